@@ -1,0 +1,28 @@
+"""foldmark: where quantization cost a neural network its accuracy, in an account that adds up.
+
+The names below are the public surface; everything else may move between versions. Importing
+the package costs nothing: each name is loaded when it is first used.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES: dict[str, str] = {
+    "FoldmarkError": "foldmark.errors",
+}
+
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604  (the table's keys are strings)
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from the module that defines it."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'foldmark' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

@@ -1,0 +1,5 @@
+"""`python -m foldmark` is the `foldmark` command."""
+
+from foldmark.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""Ranges of tensors from data, one batch at a time."""

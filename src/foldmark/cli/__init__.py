@@ -1,0 +1,1 @@
+"""One thin module a command: strings become types here and nowhere else."""

@@ -1,0 +1,86 @@
+"""The `foldmark` command: finds the subcommand, runs it, and turns errors into one line."""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from foldmark import __version__
+from foldmark.errors import FoldmarkError
+
+# command -> (module that defines it as `command`, the line that --help shows).
+# A table, so that `foldmark --help` imports no command and starts at once.
+COMMANDS: dict[str, tuple[str, str]] = {}
+
+_HELP = """\
+Says where quantization cost a neural network its accuracy.
+
+A model is quantized with one line and its accuracy falls. foldmark says which tensor did it,
+which element set the scale, how the error travelled to the output, and what each cure would
+buy; the entries of its account sum to what was measured.
+"""
+
+_EPILOG = """\
+Exit codes: 0 done; 1 a check you asked for failed; 2 the input can't be used.
+Colour only on a terminal; NO_COLOR is respected.
+"""
+
+
+class _CommandTable(click.Group):
+    """A group whose commands are imported only when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module, _ = COMMANDS[cmd_name]
+        command: click.Command = import_module(module).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        if not COMMANDS:
+            return
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(
+    cls=_CommandTable,
+    help=_HELP,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+)
+@click.version_option(__version__, prog_name="foldmark")
+def program() -> None:
+    """Hold the commands together; each does its own work."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line and return its exit code; no exception leaves but a defect of ours."""
+    try:
+        result = program.main(args=list(arguments), prog_name="foldmark", standalone_mode=False)
+    except FoldmarkError as error:
+        click.echo(f"foldmark: {error.sentence()} [{error.code}]", err=True)
+        return error.exit_code
+    except click.exceptions.Abort:
+        click.echo("foldmark: interrupted; nothing half written", err=True)
+        return 130
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except click.exceptions.Exit as finished:
+        return finished.exit_code
+    except BrokenPipeError:
+        # The reader (head, less) went away: not a fault. Keep Python from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    """Run `foldmark` with the arguments of this process."""
+    sys.exit(run(sys.argv[1:]))

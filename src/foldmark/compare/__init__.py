@@ -1,0 +1,1 @@
+"""Align two artefacts, infer the rule of each, and price the difference."""

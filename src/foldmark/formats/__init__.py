@@ -1,0 +1,1 @@
+"""Bytes to quantized tensors and back, lazily, one file a format."""

@@ -1,0 +1,1 @@
+"""A quantized ONNX graph becomes a float skeleton, quantization sites, and derivatives."""

@@ -1,0 +1,117 @@
+"""The nouns of a quantized graph: a site, its encoding, and the graph taken apart."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+__all__ = ["Encoding", "QuantizedGraph", "Site", "SiteKind", "UnmatchedWeight"]
+
+
+class SiteKind(Enum):
+    """What a site quantizes."""
+
+    WEIGHT = "weight"
+    ACTIVATION = "activation"
+    BIAS = "bias"
+    KEY = "key"
+    VALUE = "value"
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How a site's tensor is stored.
+
+    Attributes:
+        number_format: "int8", "uint4", "float8e4m3fn", "float16", ...
+        axis: the axis that scale runs along, None for one scale per tensor.
+        block_size: elements of `axis` that share a scale, None for per tensor or per axis.
+        scale: float array, per tensor (), per axis (n,), per block (the tensor's rank);
+            None when it is chosen at run time or the format has none (float16).
+        zero_point: integer array of scale's shape; None when absent or chosen at run time.
+    """
+
+    number_format: str
+    axis: int | None = None
+    block_size: int | None = None
+    scale: NDArray[np.floating] | None = None
+    zero_point: NDArray[np.integer] | None = None
+
+    @property
+    def is_dynamic(self) -> bool:
+        """True when the scale is chosen at run time from the data."""
+        return self.scale is None and not self.number_format.startswith(("float16", "bfloat16"))
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place where the quantized model replaces a float tensor by a representable one.
+
+    The error that a site adds is `delta = after - before`, both seen in the quantized run.
+
+    Attributes:
+        name: unique and readable; the name of the quantized tensor where one survives.
+        kind: weight, activation, bias, key or value.
+        operator: type of the operator that consumes the tensor ("MatMul").
+        layer: module path recovered from node and weight names
+            ("encoder/layer.3/output/dense"), "" when the graph does not let us recover it.
+        tensor: name of the value in `QuantizedGraph.skeleton` to which delta is added; an
+            initializer for weights and biases.
+        before: value in `QuantizedGraph.simulated` holding the float tensor as the quantized
+            run sees it; for weights and biases the name of the initializer in `skeleton`.
+        after: value in `QuantizedGraph.simulated` holding it quantized and dequantized.
+        encoding: number format and granularity.
+        codes: the stored codes of a weight or bias, in the tensor's layout in the skeleton,
+            None for activations.
+    """
+
+    name: str
+    kind: SiteKind
+    operator: str
+    layer: str
+    tensor: str
+    before: str
+    after: str
+    encoding: Encoding
+    codes: NDArray[np.generic] | None = None
+
+
+@dataclass(frozen=True)
+class UnmatchedWeight:
+    """A quantized weight with no float counterpart; its error counts into `graph`.
+
+    Attributes:
+        name: the weight's name in the quantized model.
+        shape: its shape.
+        reason: why no float tensor was accepted ("no float tensor of this shape").
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class QuantizedGraph:
+    """A quantized model taken apart.
+
+    Attributes:
+        original: the model as given, for the runtime's real kernels.
+        simulated: the same arithmetic with every operator on integers written as
+            DequantizeLinear, float operator, QuantizeLinear; inputs and outputs unchanged.
+            Run it with graph optimizations off.
+        skeleton: `simulated` with the quantization taken out and the float weights put back;
+            inputs and outputs unchanged. Adding every site's delta to its `tensor` gives the
+            simulated model again.
+        sites: every site, in graph order.
+        unmatched: weights whose float original was not found; the skeleton holds their
+            dequantized values.
+    """
+
+    original: onnx.ModelProto
+    simulated: onnx.ModelProto
+    skeleton: onnx.ModelProto
+    sites: tuple[Site, ...]
+    unmatched: tuple[UnmatchedWeight, ...]

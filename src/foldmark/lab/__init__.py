@@ -1,0 +1,1 @@
+"""The hands-on course and its grader; it uses `exact` and nothing else."""

@@ -1,0 +1,1 @@
+"""The account of lost accuracy: entries that sum to what was measured."""

@@ -1,0 +1,1 @@
+"""Arrays in, quantized tensors out: the field's algorithms in their papers' letters."""

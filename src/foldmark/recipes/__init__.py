@@ -1,0 +1,1 @@
+"""Which tensor gets which scheme and method."""

@@ -1,0 +1,1 @@
+"""Run a model, tap it, time it, and say which kernels ran."""

@@ -1,0 +1,1 @@
+"""The nouns: block shapes, schemes and quantized tensors; frozen and checked when made."""
