@@ -26,7 +26,7 @@ RANKS = {
     "cli": 11,
 }
 # Beside the tower: what each may import, apart from itself and errors.
-BESIDE = {"lab": {"exact"}, "rules": {"exact"}}
+BESIDE: dict[str, set[str]] = {"lab": {"exact"}, "rules": {"exact"}, "demo": set()}
 # The package's own front door may name anything; nothing but the command line may come back in.
 FRONT_DOORS = {"__init__", "__main__"}
 
