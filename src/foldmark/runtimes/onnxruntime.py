@@ -1,0 +1,257 @@
+"""ONNX Runtime: sessions from files or graphs, any inner value tapped, errors said in one line."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+
+from foldmark.errors import (
+    DataMismatch,
+    FileUnreadable,
+    FoldmarkError,
+    FormatNotRecognised,
+    NotSupported,
+    OperatorNotSupported,
+)
+from foldmark.graphs.light import LightModel, lighten, with_outputs
+
+__all__ = ["Input", "Optimization", "Session", "available_threads"]
+
+Array = NDArray[np.generic]
+
+
+class Optimization(Enum):
+    """How far ONNX Runtime may rewrite the graph before it runs."""
+
+    OFF = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    BASIC = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    EXTENDED = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    ALL = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+
+
+class Memory(Enum):
+    """What ONNX Runtime does with the memory of inner values between runs."""
+
+    KEEP = "an arena that grows and is kept: fastest"
+    RETURN = "given back as soon as a value is dead: smallest"
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of a model.
+
+    Attributes:
+        name: its name.
+        dtype: the numpy type it takes, None for types numpy has not (strings, sequences).
+        shape: per axis a length, or None where any length goes; None when the rank is free.
+    """
+
+    name: str
+    dtype: np.dtype[np.generic] | None
+    shape: tuple[int | None, ...] | None
+
+
+def available_threads() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Session:
+    """A model ready to run on the CPU.
+
+    Args:
+        model: a path, a ModelProto or a LightModel. Weights of the last two are not copied
+            more than once, and may exceed the 2 GB that a protobuf can hold.
+        taps: inner values to return beside the model's outputs.
+        optimization: how far the graph may be rewritten.
+        threads: threads of one operator; all that the process may use when None.
+        memory: whether freed memory is kept for the next run.
+        profile: prefix of a file for ONNX Runtime's own profiler, "" for none.
+
+    Raises:
+        FileUnreadable, FormatNotRecognised: no model at the path.
+        OperatorNotSupported: ONNX Runtime has no kernel; names the operator and the node.
+        NotSupported: ONNX Runtime refuses the graph for another reason.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | onnx.ModelProto | LightModel,
+        *,
+        taps: Sequence[str] = (),
+        optimization: Optimization = Optimization.ALL,
+        threads: int | None = None,
+        memory: Memory = Memory.KEEP,
+        profile: str = "",
+    ) -> None:
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = optimization.value
+        options.intra_op_num_threads = threads or available_threads()
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4  # faults arrive as exceptions; nothing is printed twice
+        options.enable_cpu_mem_arena = memory is Memory.KEEP
+        # Several sessions live side by side: an idle one must not keep a processor spinning.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        if profile:
+            options.enable_profiling = True
+            options.profile_file_prefix = profile
+        # ONNX Runtime reads weights kept apart where they lie, as long as the session lives.
+        source, self._weights = _source(model, taps, options)
+        with _said_plainly("the model"):
+            self._session = onnxruntime.InferenceSession(
+                source, options, providers=["CPUExecutionProvider"]
+            )
+        self.inputs = tuple(_input(argument) for argument in self._session.get_inputs())
+        self.outputs = tuple(argument.name for argument in self._session.get_outputs())
+
+    def run(
+        self, feeds: Mapping[str, Array], outputs: Sequence[str] | None = None
+    ) -> dict[str, Array]:
+        """Run once and return the named outputs (all when None), without copying them.
+
+        Raises DataMismatch for a feed that is missing, unknown, or of the wrong rank, length or
+        dtype; NotSupported when a kernel fails, naming the node.
+        """
+        self._check(feeds)
+        values = {
+            name: onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+            for name, array in feeds.items()
+        }
+        wanted = list(self.outputs if outputs is None else outputs)
+        with _said_plainly("the model"):
+            results = self._session.run_with_ort_values(wanted, values)
+        return {name: value.numpy() for name, value in zip(wanted, results, strict=True)}
+
+    def end_profile(self) -> Path:
+        """Stop ONNX Runtime's profiler and return the file it wrote."""
+        return Path(self._session.end_profiling())
+
+    def _check(self, feeds: Mapping[str, Array]) -> None:
+        expected = {argument.name: argument for argument in self.inputs}
+        names = ", ".join(expected)
+        for name in feeds:
+            if name not in expected:
+                raise DataMismatch(
+                    "the model has no such input", where=f"input {name!r}", expected=names
+                )
+        for name, argument in expected.items():
+            if name not in feeds:
+                got = ", ".join(feeds) or "nothing"
+                raise DataMismatch("input is missing", where=f"input {name!r}", got=got)
+            _check_feed(argument, feeds[name])
+
+
+def _check_feed(argument: Input, array: Array) -> None:
+    """Raise DataMismatch unless the array fits the input."""
+    where = f"input {argument.name!r}"
+    if argument.dtype is not None and array.dtype != argument.dtype:
+        raise DataMismatch(
+            "wrong dtype", where=where, got=str(array.dtype), expected=str(argument.dtype)
+        )
+    if argument.shape is None:
+        return
+    fits = array.ndim == len(argument.shape) and all(
+        want in (None, got) for want, got in zip(argument.shape, array.shape, strict=True)
+    )
+    if not fits:
+        expected = "(" + ", ".join("any" if n is None else str(n) for n in argument.shape) + ")"
+        raise DataMismatch("wrong shape", where=where, got=str(array.shape), expected=expected)
+
+
+def _input(argument: onnxruntime.NodeArg) -> Input:
+    """Read ONNX Runtime's description of an input."""
+    found = re.fullmatch(r"tensor\((\w+)\)", argument.type)
+    dtype = None
+    if found:
+        spelled = {"float": "float32", "double": "float64"}.get(found[1], found[1])
+        try:
+            dtype = np.dtype(spelled)
+        except TypeError:
+            dtype = None
+    shape = None
+    if argument.shape is not None:
+        shape = tuple(n if isinstance(n, int) and n >= 0 else None for n in argument.shape)
+    return Input(argument.name, dtype, shape)
+
+
+def _source(
+    model: str | Path | onnx.ModelProto | LightModel,
+    taps: Sequence[str],
+    options: onnxruntime.SessionOptions,
+) -> tuple[str | bytes, list[onnxruntime.OrtValue]]:
+    """Return what InferenceSession takes, and the weights handed over in `options`."""
+    if isinstance(model, str | Path):
+        path = Path(model)
+        if not path.is_file():
+            raise FileUnreadable("no such file", where=str(model))
+        if not taps:
+            return str(path), []
+        # The weights' files are found by the path's folder, never read here.
+        folder = str(path.resolve().parent)
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", folder
+        )
+        try:
+            graph = onnx.load(path, load_external_data=False)
+        except Exception as error:
+            raise FormatNotRecognised("not an ONNX model", where=str(model)) from error
+        return with_outputs(LightModel(graph, {}), taps).model.SerializeToString(), []
+    light = with_outputs(lighten(model), taps)
+    arrays = [np.ascontiguousarray(weight) for weight in light.weights.values()]
+    values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays]
+    if values:
+        options.add_external_initializers(list(light.weights), values)
+    return light.model.SerializeToString(), values
+
+
+_NO_KERNEL = re.compile(
+    r"Could not find an implementation for (?P<operator>\S+) node with name '(?P<node>.*?)'"
+)
+_NO_OPERATOR = re.compile(
+    r"In Node, \(\"(?P<node>.*?)\", (?P<operator>\w+),.*No Op registered", re.DOTALL
+)
+_IN_NODE = re.compile(
+    r"running (?P<operator>\w+) node\. Name:'(?P<node>.*?)' Status Message: (?P<why>.*)", re.DOTALL
+)
+_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+
+
+@contextmanager
+def _said_plainly(where: str) -> Iterator[None]:
+    """Turn ONNX Runtime's exceptions into errors of the tree."""
+    try:
+        yield
+    except FoldmarkError:
+        raise
+    except Exception as error:
+        if not type(error).__module__.startswith("onnxruntime"):
+            raise
+        raise _translated(error, where) from error
+
+
+def _translated(error: Exception, where: str) -> FoldmarkError:
+    """Return the error of the tree that says what ONNX Runtime said."""
+    text = str(error)
+    for pattern in (_NO_KERNEL, _NO_OPERATOR):
+        if found := pattern.search(text):
+            return OperatorNotSupported(
+                f"ONNX Runtime has no CPU kernel for {found['operator']}",
+                where=f"node {found['node']!r}",
+            )
+    if found := _IN_NODE.search(text):
+        why = found["why"].splitlines()[-1].strip()
+        return NotSupported(
+            f"{found['operator']} failed in ONNX Runtime: {why}", where=f"node {found['node']!r}"
+        )
+    if type(error).__name__ in {"InvalidProtobuf", "NoModel"}:
+        return FormatNotRecognised("not an ONNX model", where=where)
+    plain = " ".join(_PREFIX.sub("", text).split())
+    return NotSupported(f"ONNX Runtime refuses: {plain}", where=where)
