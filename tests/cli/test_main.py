@@ -1,0 +1,62 @@
+"""The command line as a whole: help, exit codes, errors in one line."""
+
+import subprocess
+import sys
+
+import pytest
+
+from foldmark.cli.main import COMMANDS, program, run
+
+
+def foldmark(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "foldmark", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_help_lists_every_command_within_80_columns() -> None:
+    page = foldmark("--help")
+    assert page.returncode == 0
+    assert all(name in page.stdout for name in COMMANDS)
+    assert max(map(len, page.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_within_80_columns(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([name, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 3
+    assert max(map(len, lines)) <= 80
+
+
+def test_no_command_shows_the_help_and_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 2
+    captured = capsys.readouterr()
+    assert "Usage: foldmark" in captured.out + captured.err
+
+
+def test_an_unknown_command_is_one_clear_line() -> None:
+    answer = foldmark("explian")
+    assert answer.returncode == 2
+    assert "explian" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_help_imports_no_command() -> None:
+    code = (
+        "import sys; from foldmark.cli.main import run; run(['--help']);"
+        "sys.exit(any(name in sys.modules for name in ('numpy', 'onnx', 'onnxruntime', 'numba')))"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode
+        == 0
+    )
+
+
+def test_the_table_is_the_program() -> None:
+    assert program.list_commands(None) == list(COMMANDS)  # type: ignore[arg-type]
