@@ -1,0 +1,142 @@
+"""Tensors kept in files beside an ONNX model: found, checked, then loaded or left in place."""
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import onnx
+
+from foldmark.errors import FileUnreadable, HostileFile, TruncatedFile
+from foldmark.formats.onnx_tensor import byte_count, check_header, external_entries
+
+__all__ = ["resolve_external"]
+
+_KNOWN_KEYS = frozenset({"location", "offset", "length", "checksum", "basepath"})
+# Together the tensors of one model may take this much memory before they stay in their files;
+# a protobuf of more than 2 GiB can't be written any more.
+_IN_MEMORY = 1 << 30
+
+
+@dataclass(frozen=True)
+class _Region:
+    """Bytes of a file that hold one tensor."""
+
+    tensor: onnx.TensorProto
+    path: Path
+    offset: int
+    size: int
+
+
+def resolve_external(tensors: list[onnx.TensorProto], folder: Path, where: str) -> None:
+    """Load tensors from the files they name, or, for a large model, point at the checked file.
+
+    Every tensor is checked before the first byte is read or allocated: the file lies inside
+    `folder`, links followed, and holds the bytes that offset, length and shape ask for. A
+    model whose tensors take more than 1 GiB keeps them on disk, their location made absolute;
+    `tensor_array` maps them.
+
+    Raises:
+        HostileFile: a location outside the folder, or numbers that can't be right.
+        TruncatedFile: a file shorter than its tensor.
+        FileUnreadable: a file that is missing or not a regular file.
+    """
+    regions = [_region(tensor, folder, where) for tensor in tensors]
+    settle = _load if sum(region.size for region in regions) <= _IN_MEMORY else _leave_in_place
+    for region in regions:
+        settle(region)
+
+
+def _region(tensor: onnx.TensorProto, folder: Path, where: str) -> _Region:
+    check_header(tensor, where)
+    where = f"{where}: external data of tensor {tensor.name!r}"
+    entries = external_entries(tensor)
+    unknown = sorted(set(entries) - _KNOWN_KEYS)
+    if unknown:
+        warnings.warn(f"{where} has unknown keys, ignored: {', '.join(unknown)}", stacklevel=2)
+    path = _inside(folder, entries.get("location", ""), where)
+    size = byte_count(tensor)
+    offset = _natural(entries, "offset", 0, where)
+    length = _natural(entries, "length", size, where)
+    if length != size:
+        raise HostileFile(
+            "length does not fit the shape",
+            where=where,
+            got=f"{length} bytes",
+            expected=f"{size} for {list(tensor.dims)}",
+        )
+    available = path.stat().st_size
+    if offset + size > available:
+        raise TruncatedFile(
+            f"{path.name} ends before the tensor does",
+            where=where,
+            got=f"{available} bytes",
+            expected=f"at least {offset + size}",
+        )
+    return _Region(tensor, path, offset, size)
+
+
+def _natural(entries: dict[str, str], key: str, default: int, where: str) -> int:
+    text = entries.get(key, "")
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise HostileFile(f"{key} is not a count of bytes", where=where, got=repr(text[:40]))
+    return int(text)
+
+
+def _inside(folder: Path, location: str, where: str) -> Path:
+    """Return the regular file that a location names, or refuse it."""
+    reason = _objection(location)
+    if reason:
+        raise HostileFile(f"location {reason}", where=where, got=repr(location[:80]))
+    root = folder.resolve()
+    path = (root / location).resolve()
+    if not path.is_relative_to(root):
+        raise HostileFile(
+            "location is a link that leads out of the model's folder",
+            where=where,
+            got=repr(location),
+            todo="copy the model and its data files into one folder",
+        )
+    if not path.is_file():
+        found = "a directory" if path.is_dir() else "nothing of that name"
+        raise FileUnreadable(
+            "the file is missing or not a regular file",
+            where=where,
+            got=f"{found} at {location!r}",
+        )
+    return path
+
+
+def _objection(location: str) -> str:
+    if not location:
+        return "is empty"
+    if "\0" in location:
+        return "holds a NUL character"
+    windows = PureWindowsPath(location)
+    if PurePosixPath(location).is_absolute() or windows.drive or windows.root:
+        return "is absolute"
+    if ".." in PurePosixPath(location).parts or ".." in windows.parts:
+        return "climbs out of the model's folder"
+    return ""
+
+
+def _load(region: _Region) -> None:
+    with region.path.open("rb") as file:
+        file.seek(region.offset)
+        data = file.read(region.size)
+    tensor = region.tensor
+    tensor.raw_data = data
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
+
+
+def _leave_in_place(region: _Region) -> None:
+    tensor = region.tensor
+    tensor.ClearField("external_data")
+    for key, value in (
+        ("location", str(region.path)),
+        ("offset", str(region.offset)),
+        ("length", str(region.size)),
+    ):
+        tensor.external_data.add(key=key, value=value)

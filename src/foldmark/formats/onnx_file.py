@@ -1,0 +1,169 @@
+"""Reading an ONNX model that may come from anyone: a path, bytes or a ModelProto."""
+
+import os
+from pathlib import Path
+from typing import TypeAlias
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from foldmark.errors import FileUnreadable, FormatNotRecognised, HostileFile, TruncatedFile
+from foldmark.formats.onnx_external import resolve_external
+from foldmark.formats.onnx_tensor import check_inline, is_external, model_tensors
+
+__all__ = ["ModelSource", "read_model"]
+
+ModelSource: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
+
+_VARINT, _BYTES = 0, 2
+# Field number and wire type of everything a ModelProto may hold at its top level.
+_MODEL_FIELDS = {
+    1: _VARINT,  # ir_version
+    2: _BYTES,  # producer_name
+    3: _BYTES,  # producer_version
+    4: _BYTES,  # domain
+    5: _VARINT,  # model_version
+    6: _BYTES,  # doc_string
+    7: _BYTES,  # graph
+    8: _BYTES,  # opset_import
+    14: _BYTES,  # metadata_props
+    20: _BYTES,  # training_info
+    25: _BYTES,  # functions
+    26: _BYTES,  # configuration
+}
+_LARGEST = (1 << 31) - 1  # protobuf's own limit
+
+
+def read_model(source: ModelSource, name: str = "model") -> onnx.ModelProto:
+    """Return the ONNX model of a path, of bytes or of a ModelProto, checked before use.
+
+    External data is loaded only from inside the model's folder; of a model above 1 GiB the
+    external tensors stay in their files and `onnx_tensor.tensor_array` maps them. A ModelProto
+    is returned as it is, never copied or changed.
+
+    Args:
+        source: where the model is.
+        name: how messages call a model that has no path.
+
+    Raises:
+        FileUnreadable: missing, a directory, empty, not permitted.
+        FormatNotRecognised: not an ONNX model.
+        TruncatedFile: shorter than its header says.
+        HostileFile: shapes, sizes or locations that no honest file has.
+    """
+    if isinstance(source, onnx.ModelProto):
+        _check_content(source, name)
+        _check_tensors(source, None, name)
+        return source
+    if isinstance(source, bytes | bytearray | memoryview):
+        return _parse(bytes(source), None, name)
+    path = Path(source)
+    return _parse(_file_bytes(path), path.parent, str(source))
+
+
+def _file_bytes(path: Path) -> bytes:
+    try:
+        if path.is_dir():
+            raise FileUnreadable("this is a directory, not a model", where=str(path))
+        if path.stat().st_size > _LARGEST:
+            raise FormatNotRecognised(
+                "too large for an ONNX file",
+                where=str(path),
+                got=f"{path.stat().st_size} bytes",
+                expected="under 2 GiB, larger weights in external data",
+            )
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise FileUnreadable("no such file", where=str(path)) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise FileUnreadable("can't be read", where=str(path), got=reason.lower()) from None
+
+
+def _parse(data: bytes, folder: Path | None, where: str) -> onnx.ModelProto:
+    if not data:
+        raise FileUnreadable("the file is empty", where=where)
+    _check_frame(data, where)
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError:
+        raise FormatNotRecognised(
+            "the ONNX model is damaged inside", where=where, todo="export or download it again"
+        ) from None
+    _check_content(model, where)
+    _check_tensors(model, folder, where)
+    return model
+
+
+def _check_frame(data: bytes, where: str) -> None:
+    """Walk the top-level fields: anything else than ModelProto's, or a field cut short, is out.
+
+    Each field is a varint `number << 3 | wire type`, then a varint, or a length and bytes.
+    """
+    place = 0
+    while place < len(data):
+        tag, place = _varint(data, place, where)
+        if _MODEL_FIELDS.get(tag >> 3) != tag & 7:
+            raise _not_onnx(where, data)
+        length, place = _varint(data, place, where)
+        if tag & 7 == _BYTES:
+            place += length
+    if place > len(data):
+        raise _cut_short(where, len(data), place)
+
+
+def _varint(data: bytes, place: int, where: str) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if place >= len(data):
+            raise _cut_short(where, len(data), place + 1)
+        byte = data[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+    raise _not_onnx(where, data)
+
+
+def _cut_short(where: str, found: int, needed: int) -> TruncatedFile:
+    return TruncatedFile(
+        "the ONNX model is cut short",
+        where=where,
+        got=f"{found} bytes",
+        expected=f"at least {needed}",
+        todo="download or export it again",
+    )
+
+
+def _not_onnx(where: str, data: bytes) -> FormatNotRecognised:
+    return FormatNotRecognised(
+        "not an ONNX model", where=where, got=f"a file that begins {data[:8]!r}"
+    )
+
+
+def _check_content(model: onnx.ModelProto, where: str) -> None:
+    if not model.HasField("graph") and not model.opset_import:
+        raise FormatNotRecognised("not an ONNX model", where=where, got="no graph")
+    if not model.opset_import or not model.HasField("graph"):
+        missing = "graph" if model.opset_import else "operator set"
+        raise TruncatedFile(
+            "the ONNX model is cut short", where=where, got=f"a model without its {missing}"
+        )
+
+
+def _check_tensors(model: onnx.ModelProto, folder: Path | None, where: str) -> None:
+    external = []
+    for tensor in model_tensors(model):
+        if is_external(tensor):
+            external.append(tensor)
+        else:
+            check_inline(tensor, where)
+    if external and folder is None:
+        raise HostileFile(
+            f"tensor {external[0].name!r} lies in another file",
+            where=where,
+            expected="a model given by its path, or one with its data loaded",
+        )
+    if external and folder is not None:
+        resolve_external(external, folder, where)
