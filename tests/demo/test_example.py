@@ -1,6 +1,5 @@
 """The built-in example is what its training script makes, and its fault is a real one."""
 
-import sys
 from importlib import resources
 from pathlib import Path
 
@@ -8,8 +7,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 EXAMPLE = Path(str(resources.files("foldmark.demo")))
 
