@@ -1,0 +1,300 @@
+"""Samples for a model, checked against its inputs and cut into batches that stream.
+
+The first axis of every array counts the samples. Any source can be passed over again and
+again; an iterator and a calibration reader can't, so they are read once and kept in memory.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from foldmark.errors import DataMismatch, NoData
+from foldmark.runtimes.inputs import ModelInput, check_array, describe_inputs, model_inputs
+from foldmark.runtimes.sources import (
+    Arrays,
+    FunctionData,
+    RandomData,
+    called,
+    function_chunks,
+    npz_paths,
+    random_arrays,
+    read_npz,
+)
+
+__all__ = ["Batch", "Data", "DataLike", "open_data"]
+
+DataLike = Any
+"""What `open_data` takes; see there."""
+
+_Chunk = dict[str, NDArray[np.generic]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some consecutive samples, ready to be fed.
+
+    Attributes:
+        feeds: array per input name.
+        labels: integer array, first axis = samples, or None.
+        first: index of the first sample among all.
+        samples: how many there are.
+    """
+
+    feeds: dict[str, NDArray[np.generic]]
+    labels: NDArray[np.integer] | None
+    first: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class Data:
+    """Samples that can be iterated again and again in batches.
+
+    Attributes:
+        inputs: the model's inputs.
+        description: where the samples come from, as reports print it.
+        is_random: True when they were drawn, not collected.
+        chunks: starts a new pass; yields dicts of arrays, first axis = samples.
+        labels: one label (or row of labels) per sample, None to take those that stand beside
+            the inputs.
+        label_name: name of the array of labels beside the inputs, where there is one.
+        limit: at most so many samples, None for all.
+    """
+
+    inputs: tuple[ModelInput, ...]
+    description: str
+    is_random: bool
+    chunks: Callable[[], Iterator[Arrays]]
+    labels: NDArray[np.integer] | None = None
+    label_name: str = "labels"
+    limit: int | None = None
+
+    @cached_property
+    def samples(self) -> int:
+        """How many samples there are; one pass over the data."""
+        return sum(batch.samples for batch in self.batches(1 << 30))
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """Yield checked batches of at most `size` samples, in order.
+
+        A model that fixes its first axis is fed so many at once, whatever `size` says; one
+        whose inputs have no axis for samples is fed one sample at a time.
+
+        Raises:
+            DataMismatch: an array is missing or of the wrong type, rank or size.
+            NonFiniteValue: NaN or infinity in an array.
+            NoData: there is not a single sample.
+        """
+        first = 0
+        for arrays in self._limited(_merged(self._checked(), size)):
+            samples = self._count(arrays)
+            for start, stop in self._cuts(arrays, samples, size):
+                labels = self._labels(arrays, first, slice(start, stop))
+                yield Batch(self._cut(arrays, start, stop), labels, first + start, stop - start)
+            first += samples
+        if first == 0:
+            raise NoData(
+                "no samples", where=self.description, expected=describe_inputs(self.inputs)
+            )
+
+    def _checked(self) -> Iterator[_Chunk]:
+        known = {each.name for each in self.inputs} | {self.label_name}
+        for chunk in self.chunks():
+            if not isinstance(chunk, Mapping):
+                raise DataMismatch(
+                    "the data yields something that is not a dict of arrays",
+                    where=self.description,
+                    got=type(chunk).__name__,
+                    expected=describe_inputs(self.inputs),
+                )
+            self._check_names(chunk)
+            arrays = {name: np.asarray(chunk[name]) for name in chunk if name in known}
+            for each in self.inputs:
+                check_array(arrays[each.name], each, self.description)
+            yield arrays
+
+    def _check_names(self, chunk: Arrays) -> None:
+        missing = [each for each in self.inputs if each.name not in chunk]
+        if missing:
+            raise DataMismatch(
+                f"no array named {missing[0].name!r}",
+                where=self.description,
+                got=", ".join(sorted(map(str, chunk))) or "no array",
+                expected=describe_inputs(self.inputs),
+            )
+
+    def _limited(self, chunks: Iterable[_Chunk]) -> Iterator[_Chunk]:
+        left = self.limit
+        for chunk in chunks:
+            if left is None:
+                yield chunk
+                continue
+            if left == 0:
+                return
+            keep = min(left, self._count(chunk))
+            yield {name: each[:keep] if each.ndim else each for name, each in chunk.items()}
+            left -= keep
+
+    def _count(self, arrays: _Chunk) -> int:
+        counts = {name: len(array) for name, array in arrays.items() if array.ndim}
+        if len(set(counts.values())) > 1:
+            raise DataMismatch(
+                "the arrays do not have the same number of samples",
+                where=self.description,
+                got=", ".join(f"{name} {count}" for name, count in counts.items()),
+                expected="one number: the first axis of every array counts the samples",
+            )
+        return next(iter(counts.values()), 1)
+
+    def _stacked(self, arrays: _Chunk) -> bool:
+        return any(
+            each.shape is not None and arrays[each.name].ndim == len(each.shape) + 1
+            for each in self.inputs
+        )
+
+    def _cuts(self, arrays: _Chunk, samples: int, size: int) -> Iterator[tuple[int, int]]:
+        step = max(1, size)
+        if self._stacked(arrays):
+            step = 1
+        elif fixed := [each.batch for each in self.inputs if each.batch is not None]:
+            step = fixed[0]
+            if samples % step:
+                raise DataMismatch(
+                    f"the model takes {step} samples at once",
+                    where=self.description,
+                    got=f"{samples} samples",
+                    expected=f"a multiple of {step}",
+                )
+        for start in range(0, samples, step):
+            yield start, min(start + step, samples)
+
+    def _cut(self, arrays: _Chunk, start: int, stop: int) -> _Chunk:
+        cut = {}
+        for each in self.inputs:
+            array = arrays[each.name]
+            stacked = each.shape is not None and array.ndim == len(each.shape) + 1
+            part = array[start] if stacked else array[start:stop] if array.ndim else array
+            cut[each.name] = np.require(part, requirements="C")
+        return cut
+
+    def _labels(self, arrays: _Chunk, first: int, rows: slice) -> NDArray[np.integer] | None:
+        if self.labels is not None:
+            found: NDArray[np.generic] = self.labels[first + rows.start : first + rows.stop]
+        elif self.label_name in arrays and self.label_name not in {i.name for i in self.inputs}:
+            found = arrays[self.label_name][rows]
+        else:
+            return None
+        if len(found) != rows.stop - rows.start or found.dtype.kind not in "iu":
+            raise DataMismatch(
+                "the labels do not fit the samples",
+                where=self.description,
+                got=f"{len(self.labels if self.labels is not None else found)} of {found.dtype}",
+                expected="one integer per sample",
+            )
+        return found.astype(np.int64)
+
+
+def open_data(
+    data: DataLike,
+    model: onnx.ModelProto,
+    labels: NDArray[np.integer] | None = None,
+    label_name: str = "labels",
+    limit: int | None = None,
+) -> Data:
+    """Return the samples for a model from any of the forms in which people have them.
+
+    data:
+        a path to an .npz file of named arrays, or to a folder of such files
+        a dict of arrays; a list (or other re-iterable) of dicts; a callable that returns one
+        an iterator of dicts or an ONNX Runtime CalibrationDataReader (read once, kept)
+        `FunctionData`, `RandomData`, or `Data` itself
+    labels: one per sample; without them the array `label_name` beside the inputs, if any.
+    limit: at most so many samples.
+
+    Raises:
+        NoData: `data` is None or empty; the message lists the inputs needed.
+        DataMismatch: it is of a type that is none of these.
+        FileUnreadable: a path that leads nowhere.
+    """
+    if isinstance(data, Data):
+        return data
+    inputs = model_inputs(model)
+    if data is None:
+        raise NoData(
+            "this needs data",
+            expected=f"arrays for {describe_inputs(inputs)}",
+            todo="give an .npz, a folder of them or file.py:function; random:N draws some",
+        )
+    chunks, description = _chunks(data, model)
+    return Data(
+        inputs, description, isinstance(data, RandomData), chunks, labels, label_name, limit
+    )
+
+
+def _chunks(data: DataLike, model: onnx.ModelProto) -> tuple[Callable[[], Iterator[Arrays]], str]:
+    start: Callable[[], Iterator[Arrays]]
+    match data:
+        case str() | Path():
+            paths = npz_paths(Path(data))
+            start, description = lambda: map(read_npz, paths), str(data)
+        case RandomData():
+            drawn = random_arrays(data, model)
+            start, description = lambda: iter([drawn]), f"random:{data.samples} (not real data)"
+        case FunctionData():
+            start, description = function_chunks(data), f"{data.path}:{data.function}"
+        case Mapping():
+            start, description = lambda: iter([data]), "the arrays given"
+        case _ if hasattr(data, "get_next"):
+            read = list(iter(data.get_next, None))
+            start, description = lambda: iter(read), "the calibration reader"
+        case Iterator():
+            kept = list(data)
+            start, description = lambda: iter(kept), "the iterator given"
+        case Iterable():
+            start, description = lambda: iter(data), "the samples given"
+        case _ if callable(data):
+            start, description = lambda: called(data), "the function given"
+        case _:
+            raise DataMismatch(
+                "not a form of data that is known",
+                got=type(data).__name__,
+                expected="a path, a dict of arrays, an iterable of such or a calibration reader",
+            )
+    return start, description
+
+
+def _merged(chunks: Iterable[_Chunk], size: int) -> Iterator[_Chunk]:
+    """Join consecutive chunks of equal shapes until they fill a batch."""
+    waiting: list[_Chunk] = []
+    for chunk in chunks:
+        if waiting and (_shapes(waiting[0]) != _shapes(chunk) or _length(waiting) >= size):
+            yield _joined(waiting)
+            waiting = []
+        waiting.append(chunk)
+    if waiting:
+        yield _joined(waiting)
+
+
+def _shapes(chunk: _Chunk) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape[1:] for name, array in chunk.items()}
+
+
+def _length(chunks: list[_Chunk]) -> int:
+    return sum(max((len(a) for a in chunk.values() if a.ndim), default=1) for chunk in chunks)
+
+
+def _joined(chunks: list[_Chunk]) -> _Chunk:
+    if len(chunks) == 1:
+        return chunks[0]
+    return {
+        name: np.concatenate([chunk[name] for chunk in chunks])
+        if chunks[0][name].ndim
+        else chunks[0][name]
+        for name in chunks[0]
+    }
