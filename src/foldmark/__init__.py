@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 _HOMES: dict[str, str] = {
     "FoldmarkError": "foldmark.errors",
+    "verify": "foldmark.proof.verify",
 }
 
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604  (the table's keys are strings)

@@ -1,0 +1,132 @@
+"""`foldmark verify`: size, speed and quality of a quantized model, measured together."""
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from foldmark.cli.data_option import DATA_HELP, LABELS_HELP, parse_data, parse_labels
+from foldmark.cli.verify_text import markdown, text
+from foldmark.errors import BadInput, FileUnreadable
+from foldmark.proof.document import proof_document
+from foldmark.proof.verify import Demands, check, verify
+
+__all__ = ["command"]
+
+
+def _score(spelled: str | None) -> tuple[Callable[..., float] | None, str]:
+    """Return the function that file.py:function names, and its name."""
+    if spelled is None:
+        return None, "score"
+    path, _, function = spelled.rpartition(":")
+    if not Path(path).is_file():
+        raise FileUnreadable(
+            "no such file", where=f"--score {spelled}", expected="file.py:function"
+        )
+    spec = importlib.util.spec_from_file_location("foldmark_score", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise BadInput(f"no function {function!r} there", where=f"--score {spelled}")
+    return found, function
+
+
+def _sizes(_context: click.Context, _parameter: click.Parameter, spelled: str) -> tuple[int, ...]:
+    parts = spelled.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise click.BadParameter("sizes separated by commas, such as 1,8,32")
+    return tuple(int(part) for part in parts)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("quantized", type=click.Path(path_type=Path))
+@click.option(
+    "--float",
+    "float_model",
+    required=True,
+    metavar="FILE",
+    help="The float model it was made from.",
+)
+@click.option("--data", metavar="SOURCE", help=DATA_HELP)
+@click.option("--labels", metavar="SOURCE", help=LABELS_HELP)
+@click.option(
+    "--score",
+    metavar="FILE:FUNCTION",
+    help="The task's own score: a function of (outputs, labels); more is better.",
+)
+@click.option(
+    "--batch-sizes",
+    default="1,8",
+    show_default=True,
+    callback=_sizes,
+    metavar="N,N",
+    help="Samples a run when timing.",
+)
+@click.option("--threads", type=click.IntRange(1), help="Threads of an operator. Default: all.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1),
+    default=2.0,
+    show_default=True,
+    help="Time spent on each batch size.",
+)
+@click.option("--max-drop", type=float, help="Fail when the score falls by more (0.01: one point).")
+@click.option("--min-speedup", type=float, help="Fail when it is not surely so many times faster.")
+@click.option(
+    "--require-integer", is_flag=True, help="Fail unless all weights' products are integer."
+)
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print tables for a pull request.")
+@click.option("--json", "json_file", metavar="FILE", help='Write everything as JSON ("-": stdout).')
+def command(
+    *,
+    quantized: Path,
+    float_model: str,
+    data: str | None,
+    labels: str | None,
+    score: str | None,
+    batch_sizes: tuple[int, ...],
+    threads: int | None,
+    seconds: float,
+    max_drop: float | None,
+    min_speedup: float | None,
+    require_integer: bool,
+    as_markdown: bool,
+    json_file: str | None,
+) -> None:
+    """Prove that QUANTIZED is smaller, faster and as good.
+
+    Float and quantized run in turns on the same samples; sizes are read from the files; the
+    kernels are those that ONNX Runtime's profiler saw. Exit code 1 when a demand is not met.
+    """
+    given, label_name = parse_labels(labels)
+    function, score_name = _score(score)
+    proof = verify(
+        quantized,
+        float_model,
+        parse_data(data),
+        labels=given,
+        label_name=label_name,
+        batch_sizes=batch_sizes,
+        threads=threads,
+        seconds=seconds,
+        score=function,
+        score_name=score_name,
+    )
+    if json_file is not None:
+        _write_json(proof_document(proof), json_file)
+    if json_file != "-":
+        click.echo(markdown(proof) if as_markdown else text(proof))
+    check(proof, Demands(max_drop, min_speedup, require_integer))
+
+
+def _write_json(document: dict[str, Any], target: str) -> None:
+    content = json.dumps(document, indent=2)
+    if target == "-":
+        click.echo(content)
+    else:
+        Path(target).write_text(content + "\n", encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Whether a quantized model is smaller, faster and as good: three claims, measured together."""

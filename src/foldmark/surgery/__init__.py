@@ -1,0 +1,1 @@
+"""Edits of ONNX graphs that quantize them."""

@@ -1,0 +1,119 @@
+"""Each multiply-accumulate is assigned to what executed it."""
+
+import numpy as np
+import pytest
+from tests.proof import small
+
+from foldmark.proof.kernels import Executor, kernels_of
+from foldmark.proof.unfused import unfused_pairs
+from foldmark.runtimes.profile import execute
+
+MACS = 8 * small.INNER * small.OUTER
+
+
+def kernels(built, feeds=None):
+    return kernels_of(built, execute(built, feeds or small.samples(), threads=1, runs=2))
+
+
+@pytest.mark.parametrize(
+    ("build", "executor"),
+    [
+        (small.float_matmul, Executor.FLOAT),
+        (small.dynamic_matmul, Executor.INTEGER),
+        (small.cast_decoded_matmul, Executor.FLOAT_DECODED),
+        (lambda: small.weight_only_matmul(np.int16), Executor.FLOAT_DEQUANTIZED),
+        (small.weight_only_matmul, Executor.INTEGER),
+        (small.qdq_matmul, Executor.INTEGER),
+    ],
+)
+def test_who_multiplied(build, executor):
+    found = kernels(build())
+    assert [each.executor for each in found.shares] == [executor]
+    assert found.weight_macs == MACS
+    assert found.integer_share == (executor is Executor.INTEGER)
+
+
+def test_two_activations_are_told_from_weights():
+    nodes = [
+        small.helper.make_node("MatMul", ["x", "w"], ["h"], "first"),
+        small.helper.make_node("Transpose", ["h"], ["t"], "turn"),
+        small.helper.make_node("MatMul", ["h", "t"], ["y"], "second"),
+    ]
+    found = kernels(small.model(nodes, {"w": small.weight()}))
+    assert {p.executor: p.macs for p in found.products} == {
+        Executor.FLOAT: MACS,
+        Executor.FLOAT_ACTIVATIONS: 8 * 8 * small.OUTER,
+    }
+
+
+@pytest.mark.parametrize("quantized", [True, False])
+def test_convolution_macs(quantized):
+    found = kernels(small.conv(quantized), small.samples(2, (4, 8, 8)))
+    assert found.weight_macs == 2 * 8 * 8 * 8 * 4 * 9
+    assert found.integer_share == quantized
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (lambda: small.qdq_matmul(np.int8, np.uint8), "one type for both"),
+        (lambda: small.qdq_matmul(np.int8, np.int8, np.uint8), "int8 activation with uint8"),
+        (lambda: small.qdq_matmul(np.int16, np.int16), "16-bit codes"),
+        (lambda: small.weight_only_matmul(np.int16), "not quantized, only the weight"),
+        (lambda: small.conv(output_pair=False), "an output of the model, in float"),
+    ],
+)
+def test_why_a_pair_stays_in_float(build, reason):
+    (found,) = unfused_pairs(build())
+    assert reason in found.reason
+    assert found.count == 1
+
+
+def test_blocks_of_weights_read_a_dequantized_activation():
+    found = kernels(small.qdq_matmul(np.int16, np.int16, opset=21))
+    assert found.integer_share == 1
+    assert "quantized anew" in found.unfused[0].reason
+
+
+def test_a_convolution_needs_the_pair_after_it():
+    found = kernels(small.conv(output_pair=False), small.samples(2, (4, 8, 8)))
+    assert found.integer_share == 0
+    assert "an output of the model, in float" in found.unfused[0].reason
+
+
+def test_fused_pairs_are_not_reported():
+    assert kernels(small.qdq_matmul()).unfused == ()
+
+
+def test_lost_fusion_is_named():
+    """A Gelu whose inner values are quantized is no Gelu any more."""
+    helper = small.helper
+    constants = {"root": np.float32(2**0.5), "one": np.float32(1), "half": np.float32(0.5)}
+
+    def gelu(source):
+        return [
+            helper.make_node("Div", [source, "root"], ["a"], "a"),
+            helper.make_node("Erf", ["a"], ["b"], "b"),
+            helper.make_node("Add", ["b", "one"], ["c"], "c"),
+            helper.make_node("Mul", [source, "c"], ["d"], "d"),
+            helper.make_node("Mul", ["d", "half"], ["y"], "e"),
+        ]
+
+    real = small.model(gelu("x"), constants)
+    broken = gelu("x")
+    broken[1] = helper.make_node("Erf", ["a2"], ["b"], "b")
+    broken[1:1] = [
+        helper.make_node("QuantizeLinear", ["a", "s"], ["a1"], "q"),
+        helper.make_node("DequantizeLinear", ["a1", "s"], ["a2"], "dq"),
+    ]
+    made = small.model(broken, constants | {"s": np.float32(0.02)})
+    feeds = small.samples()
+    lost = kernels_of(made, execute(made, feeds), execute(real, feeds)).lost
+    assert [(each.operator, each.in_float, each.in_quantized) for each in lost] == [("Gelu", 1, 0)]
+
+
+def test_operators_without_names_are_found():
+    built = small.dynamic_matmul()
+    for node in built.graph.node:
+        node.name = ""
+    assert kernels(built).integer_share == 1

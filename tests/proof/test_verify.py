@@ -1,0 +1,179 @@
+"""The command and the three claims together."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from tests.models.minilm import _package, _safetensors, published_int8
+from tests.models.store import built
+from tests.proof import small
+
+from foldmark.cli.main import run
+from foldmark.proof.document import proof_document
+from foldmark.proof.kernels import Executor
+from foldmark.proof.sentences import integer_sentence, verdict
+from foldmark.proof.verify import verify
+
+
+@pytest.fixture
+def files(tmp_path):
+    np.savez(tmp_path / "d.npz", **small.samples(32))
+    for name, build in (
+        ("float", small.float_matmul), ("dynamic", small.dynamic_matmul),
+        ("decoded", small.cast_decoded_matmul), ("conv", lambda: small.conv(quantized=False)),
+    ):  # fmt: skip
+        small.saved(build(), tmp_path / f"{name}.onnx")
+    return tmp_path
+
+
+def arguments(files, copy, *more):
+    return [
+        "verify", str(files / f"{copy}.onnx"), "--float", str(files / "float.onnx"),
+        "--data", str(files / "d.npz"), "--seconds", "0.1", "--threads", "1", *more,
+    ]  # fmt: skip
+
+
+def test_text_fits_and_gives_the_three_claims(files, capsys):
+    assert run(arguments(files, "dynamic")) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    first = out.split("\n\n")[0]
+    assert "smaller" in first
+    assert "batch 1" in first
+    assert "same best class" in first
+    assert "Every multiply-accumulate with a weight ran on integers." in out
+
+
+def test_json(files, capsys):
+    assert run(arguments(files, "decoded", "--json", "-", "--batch-sizes", "4")) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "foldmark.verify/1"
+    assert sum(line["bytes"] for line in found["size"]["lines"]) == found["size"]["bytes"]
+    assert found["kernels"]["integer_share"] == 0
+    assert [speed["samples"] for speed in found["speed"]] == [4]
+    assert found["data"]["samples"] == 32
+
+
+def test_markdown(files, capsys):
+    assert run(arguments(files, "dynamic", "--markdown")) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("**")
+    assert "| integer kernel | 1 | 100.0 % |" in out
+
+
+@pytest.mark.parametrize(
+    ("copy", "demand", "result"),
+    [
+        ("decoded", ["--require-integer"], (1, "0.0 %")),
+        ("dynamic", ["--require-integer"], (0, "")),
+        ("dynamic", ["--min-speedup", "1000"], (1, "not fast enough")),
+        ("dynamic", ["--max-drop", "0.9"], (0, "")),
+        ("dynamic", ["--max-drop", "-0.1"], (1, "top-1 disagreement")),
+    ],
+)
+def test_demands(files, capsys, copy, demand, result):
+    code, words = result
+    assert run(arguments(files, copy, *demand)) == code
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("replace", "words"),
+    [
+        (("float.onnx", "conv.onnx"), "wrong rank"),
+        (("d.npz", "missing.npz"), "no such file"),
+        (("dynamic.onnx", "missing.onnx"), "no such file"),
+    ],
+)
+def test_bad_input_is_one_line(files, capsys, replace, words):
+    spelled = [each.replace(*replace) for each in arguments(files, "dynamic")]
+    assert run(spelled) == 2
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    assert words in err
+
+
+def test_no_data_says_what_is_needed(files, capsys):
+    assert run(arguments(files, "dynamic")[:4]) == 2
+    assert "x float32" in capsys.readouterr().err
+
+
+def test_other_inputs_are_named(files, capsys):
+    other = small.float_matmul()
+    other.graph.input[0].name = "z"
+    other.graph.node[0].input[0] = "z"
+    small.saved(other, files / "dynamic.onnx")
+    assert run(arguments(files, "dynamic")) == 2
+    assert "different inputs" in capsys.readouterr().err
+
+
+def published_float():
+    """The float twin of the published int8 file: its graph with the original weights."""
+
+    def write(path):
+        model = onnx.load(published_int8())
+        stored = {t.name: t for t in model.graph.initializer}
+        original = [
+            w for w in _safetensors(_package() / "model.safetensors").values() if w.ndim == 2
+        ]
+        kept, weights = [], []
+        for node in model.graph.node:
+            if node.op_type == "Cast" and node.input[0] in stored:
+                continue
+            if node.op_type != "Mul" or node.input[0].removesuffix("_f") != node.output[0]:
+                kept.append(node)
+                continue
+            scale = onnx.numpy_helper.to_array(stored[node.input[1]])
+            codes = onnx.numpy_helper.to_array(stored[f"{node.output[0]}_q"])
+            decoded = codes * scale
+            fits = [w for w in (*original, *(w.T for w in original)) if w.shape == decoded.shape]
+            nearest = min(fits, key=lambda w: np.abs(w[:64] - decoded[:64]).mean())
+            weights.append(onnx.numpy_helper.from_array(nearest.copy(), node.output[0]))
+        del model.graph.node[:]
+        model.graph.node.extend(kept)
+        model.graph.initializer.extend(weights)
+        used = {name for node in kept for name in node.input}
+        left = [t for t in model.graph.initializer if t.name in used]
+        del model.graph.initializer[:]
+        model.graph.initializer.extend(left)
+        onnx.save(model, path)
+
+    return built("published-float.onnx", write)
+
+
+def published_dynamic():
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    return built(
+        "published-dynamic.onnx",
+        lambda path: quantize_dynamic(published_float(), path, weight_type=QuantType.QInt8),
+    )
+
+
+@pytest.mark.parametrize(
+    ("copy", "share", "sentence"),
+    [
+        (published_int8, 0.0, "No multiply-accumulate of the weights ran on integers"),
+        (published_dynamic, 1.0, "Every multiply-accumulate with a weight ran on integers"),
+    ],
+)
+def test_published_minilm(copy, share, sentence):
+    """A quarter of the bytes, yet every product in float; the dynamic copy really is integer."""
+    random = np.random.default_rng(0)
+    ids = random.integers(1000, 20000, (4, 16))
+    data = {
+        "input_ids": ids,
+        "attention_mask": np.ones_like(ids),
+        "token_type_ids": np.zeros_like(ids),
+    }
+    proof = verify(copy(), published_float(), data, batch_sizes=[4], seconds=0.1)
+    assert proof.kernels.integer_share == share
+    assert integer_sentence(proof).startswith(sentence)
+    assert proof.float_size.total / proof.size.total > 3.9
+    shares = {each.executor: each.operators for each in proof.kernels.shares}
+    assert shares[Executor.INTEGER if share else Executor.FLOAT_DECODED] == 36
+    if share == 0:
+        assert proof.speeds[0].ratio.value < 1.4
+        assert "3.94 times smaller" in verdict(proof)
+    assert proof_document(proof)["schema"] == "foldmark.verify/1"
