@@ -1,0 +1,63 @@
+"""From a finished workspace to the simulated model and the float skeleton."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from foldmark.graphs.reading.liveness import live_nodes
+from foldmark.graphs.reading.workspace import Draft, Workspace
+
+__all__ = ["assemble", "simulated_nodes", "skeleton_nodes"]
+
+
+def simulated_nodes(space: Workspace) -> list[onnx.NodeProto]:
+    """Return the nodes of the simulated graph that its outputs and its live sites need."""
+    outputs = {value.name for value in space.model.graph.output}
+    _, needed = live_nodes(space.nodes, outputs)
+    tapped = {d.before for d in space.drafts if d.after in needed and not d.is_weight}
+    return live_nodes(space.nodes, outputs | tapped)[0]
+
+
+def skeleton_nodes(space: Workspace, drafts: Iterable[Draft]) -> list[onnx.NodeProto]:
+    """Return the nodes of the graph without quantization: an Identity at every activation."""
+    bypassed = {draft.after: draft for draft in drafts if not draft.is_weight}
+    nodes = [
+        helper.make_node("Identity", [draft.before], [draft.after], name=f"{draft.after}_site")
+        if (draft := bypassed.get(node.output[0])) is not None
+        else node
+        for node in space.nodes
+    ]
+    outputs = [value.name for value in space.model.graph.output]
+    return live_nodes(nodes, outputs)[0]
+
+
+def assemble(
+    space: Workspace,
+    nodes: list[onnx.NodeProto],
+    replaced: Mapping[str, NDArray[Any]],
+) -> onnx.ModelProto:
+    """Return a model of these nodes with the workspace's inputs, outputs and constants.
+
+    Args:
+        space: the finished workspace.
+        nodes: in graph order.
+        replaced: arrays that stand in for constants of the same name.
+    """
+    source = space.model
+    model = onnx.ModelProto(ir_version=source.ir_version, producer_name="foldmark")
+    model.opset_import.extend(source.opset_import)
+    graph = model.graph
+    graph.name = source.graph.name or "graph"
+    graph.input.extend(v for v in source.graph.input if v.name not in space.constants)
+    graph.output.extend(source.graph.output)
+    graph.node.extend(nodes)
+    _, needed = live_nodes(nodes, [value.name for value in source.graph.output])
+    for name in sorted(needed & space.constants.keys()):
+        if name in replaced:
+            graph.initializer.append(numpy_helper.from_array(replaced[name], name))
+        else:
+            graph.initializer.append(space.constants[name])
+    return model

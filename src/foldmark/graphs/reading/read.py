@@ -1,0 +1,155 @@
+"""A quantized model taken apart into what it computes in float and where it departs from it."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import onnx
+from numpy.typing import NDArray
+
+from foldmark.errors import NothingQuantized, OperatorNotSupported
+from foldmark.formats.onnx_tensor import tensor_array
+from foldmark.graphs.matching import Match, match_weights
+from foldmark.graphs.reading.absorbed import OriginalGraph
+from foldmark.graphs.reading.assembly import assemble, simulated_nodes, skeleton_nodes
+from foldmark.graphs.reading.preparation import prepared
+from foldmark.graphs.reading.rules import ON_CODES, RULES, key_of
+from foldmark.graphs.reading.workspace import Draft, Workspace, subgraphs
+from foldmark.graphs.roles import Roles
+from foldmark.graphs.sites import QuantizedGraph, Site, UnmatchedWeight
+
+__all__ = ["read_quantized"]
+
+
+def read_quantized(
+    quantized: onnx.ModelProto, float_model: onnx.ModelProto | None
+) -> QuantizedGraph:
+    """Take a quantized model apart: the simulated graph, the float skeleton and every site.
+
+    In both graphs every float value of the quantized model keeps its name, and a site's
+    `before` and `after` carry the same names too: for an activation the skeleton has an
+    Identity from `before` to `after`. A weight is an initializer called `after`, which holds
+    the dequantized values in the simulated graph and the float original in the skeleton.
+
+    Args:
+        quantized: the quantized model; control flow already specialised.
+        float_model: the model it was made from, None to explain activations alone.
+
+    Raises:
+        NothingQuantized: no site was found.
+        ModelsDiffer: the float model is another network.
+        OperatorNotSupported: an operator on codes that no rule reads, by name.
+    """
+    original = None if float_model is None else OriginalGraph(float_model)
+    space = Workspace.of(prepared(quantized), original)
+    for node in space.model.graph.node:
+        _refuse_inside(node)
+        rule = RULES.get(key_of(node))
+        if rule is None:
+            space.copy(node)
+        else:
+            rule(space, node)
+    simulated = assemble(space, simulated_nodes(space), {})
+    drafts = _live(simulated, space.drafts)
+    matches = match_weights(_weights(space, drafts), float_model)
+    originals = {name: m.array for name, m in matches.items() if isinstance(m, Match)}
+    skeleton = assemble(space, skeleton_nodes(space, drafts), originals)
+    _refuse_left_over(skeleton)
+    return QuantizedGraph(
+        quantized,
+        simulated,
+        skeleton,
+        _sites(skeleton, drafts, matches),
+        _unmatched(drafts, matches),
+    )
+
+
+def _live(simulated: onnx.ModelProto, drafts: list[Draft]) -> list[Draft]:
+    """Return the drafts whose value the outputs depend on."""
+    read = {name for node in simulated.graph.node for name in (*node.input, *node.output)}
+    live = [draft for draft in drafts if draft.after in read]
+    if not live:
+        raise NothingQuantized(
+            "nothing in the quantized model is quantized",
+            todo="give the quantized model second; is it a second copy of the float model?",
+        )
+    return live
+
+
+def _weights(space: Workspace, drafts: list[Draft]) -> list[tuple[Draft, NDArray[Any]]]:
+    return [
+        (draft, tensor_array(space.constants[draft.after])) for draft in drafts if draft.is_weight
+    ]
+
+
+def _sites(
+    skeleton: onnx.ModelProto, drafts: list[Draft], matches: dict[str, Match | str]
+) -> tuple[Site, ...]:
+    """Return the sites in graph order, each under a name of its own."""
+    roles = Roles(skeleton.graph)
+    placed = []
+    for draft in drafts:
+        match = matches.get(draft.after)
+        if isinstance(match, str):
+            continue
+        name = match.name if match is not None else draft.name
+        role = roles.of(draft.after, is_weight=draft.is_weight, parameter=name)
+        site = Site(
+            name,
+            role.kind,
+            draft.operator or role.operator,
+            role.layer,
+            draft.after,
+            draft.after if draft.is_weight else draft.before,
+            draft.after,
+            draft.encoding,
+            draft.codes,
+        )
+        placed.append((role.place, site))
+    placed.sort(key=lambda pair: pair[0])
+    return _named_apart([site for _, site in placed])
+
+
+def _named_apart(sites: list[Site]) -> tuple[Site, ...]:
+    """Number the sites that share a name: one tensor quantized twice."""
+    shared = {name for name, count in Counter(site.name for site in sites).items() if count > 1}
+    seen: Counter[str] = Counter()
+    named = []
+    for site in sites:
+        seen[site.name] += 1
+        number = f" #{seen[site.name]}" if site.name in shared else ""
+        named.append(replace(site, name=site.name + number))
+    return tuple(named)
+
+
+def _unmatched(drafts: list[Draft], matches: dict[str, Match | str]) -> tuple[UnmatchedWeight, ...]:
+    return tuple(
+        UnmatchedWeight(draft.name, tuple(draft.codes.shape), reason)
+        for draft in drafts
+        if draft.codes is not None and isinstance(reason := matches[draft.after], str)
+    )
+
+
+def _refuse_inside(node: onnx.NodeProto) -> None:
+    """Refuse quantization inside a subgraph: its sites have no one value to be added to."""
+    for name, graph in subgraphs(node):
+        for inner in graph.node:
+            if key_of(inner) in ON_CODES or inner.op_type.endswith(
+                ("QuantizeLinear", "DequantizeLinear")
+            ):
+                raise OperatorNotSupported(
+                    f"{inner.op_type} inside a subgraph",
+                    where=f"{node.op_type} node {node.name or node.output[0]!r}, {name}",
+                    todo="choose the branch that the data takes first",
+                )
+            _refuse_inside(inner)
+
+
+def _refuse_left_over(skeleton: onnx.ModelProto) -> None:
+    for node in skeleton.graph.node:
+        if key_of(node) in ON_CODES:
+            raise OperatorNotSupported(
+                f"{node.op_type} in a form that is not read",
+                where=f"node {node.name or node.output[0]!r}",
+                got=f"inputs {', '.join(node.input)}",
+            )
