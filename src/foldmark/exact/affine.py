@@ -233,7 +233,7 @@ def _before_rounding(value: float, grid: Grid, rule: AffineRule, precision: Floa
 
 def _scaled(value: float, grid: Grid, rule: AffineRule, precision: FloatFormat) -> float:
     if rule.scaling == Scaling.DIVIDE:
-        return divide(value, grid.step, precision)
+        return _over(value, grid.step, rule, precision)
     return multiply(value, grid.step, precision)
 
 

@@ -103,31 +103,33 @@ class _Chosen:
 
 def _choose_scale(ends: _Ends, rule: ScaleRule) -> _Chosen:
     precision = definite(rule.precision, FLOAT32)
-    extent = _extent(ends, rule, precision)
-    scale = divide(extent, float(rule.denominator), precision)
+    extent = _extent(ends, rule)
+    scale = _divided(extent, rule)
     zero_point = None
     for tiny in rule.tiny:
-        below = precision.round(constant_of(tiny.below, precision), Rounding.CEILING)
-        if _tested(tiny.test, extent, scale) >= below:
+        tested = abs(extent) if tiny.test == TinyTest.EXTENT else abs(scale)
+        if tested >= precision.round(constant_of(tiny.below, precision), Rounding.CEILING):
             continue
         value = precision.round(constant_of(tiny.value, precision))
         zero_point = tiny.zero_point
         match tiny.action:
             case TinyAction.EXTENT:
-                extent = value
-                scale = divide(extent, float(rule.denominator), precision)
+                extent, scale = value, _divided(value, rule)
             case TinyAction.ENDS:
                 ends = _Ends(-value, value, True)
-                extent = _extent(ends, rule, precision)
-                scale = divide(extent, float(rule.denominator), precision)
+                extent = _extent(ends, rule)
+                scale = _divided(extent, rule)
             case TinyAction.SCALE:
                 scale = value
             case TinyAction.STRETCH:
-                ends, scale = _stretched(ends, scale, value, rule, precision), value
+                ends, scale = _stretched(ends, scale, value, rule), value
+            case _:  # pragma: no cover
+                assert_never(tiny.action)
     return _Chosen(ends, extent, scale, zero_point)
 
 
-def _extent(ends: _Ends, rule: ScaleRule, precision: FloatFormat) -> float:
+def _extent(ends: _Ends, rule: ScaleRule) -> float:
+    precision = definite(rule.extent_precision or rule.precision, FLOAT32)
     low, high = precision.round(ends.low), precision.round(ends.high)
     match rule.extent:
         case Extent.SPAN:
@@ -137,10 +139,8 @@ def _extent(ends: _Ends, rule: ScaleRule, precision: FloatFormat) -> float:
         case Extent.SIGNED_MAGNITUDE:
             return (low if low > 0 else -low) if ends.low_is_farther else -high
         case Extent.LARGER_SIDE:
-            return max(
-                divide(low, -float(rule.denominator_below), precision),
-                divide(high, float(rule.denominator), precision),
-            )
+            below = divide(low, -float(rule.denominator_below), precision)
+            return max(below, divide(high, float(rule.denominator), precision))
         case Extent.MIRRORED_SPAN:
             top = max(abs(low), high)
             return subtract(top, -top if low < 0 else low, precision)
@@ -148,28 +148,22 @@ def _extent(ends: _Ends, rule: ScaleRule, precision: FloatFormat) -> float:
             assert_never(rule.extent)
 
 
-def _tested(test: TinyTest, extent: float, scale: float) -> float:
-    match test:
-        case TinyTest.EXTENT:
-            return extent
-        case TinyTest.SCALE:
-            return scale
-        case TinyTest.MAGNITUDE_OF_SCALE:
-            return abs(scale)
-        case _:  # pragma: no cover
-            assert_never(test)
+def _divided(extent: float, rule: ScaleRule) -> float:
+    """Return the scale; LARGER_SIDE has divided already, each side by its own steps."""
+    if rule.extent == Extent.LARGER_SIDE:
+        return extent
+    return divide(extent, float(rule.denominator), definite(rule.precision, FLOAT32))
 
 
-def _stretched(
-    ends: _Ends, old: float, new: float, rule: ScaleRule, precision: FloatFormat
-) -> _Ends:
+def _stretched(ends: _Ends, old: float, new: float, rule: ScaleRule) -> _Ends:
     """Return the ends that give the scale `new`; an end at zero stays there."""
+    whole = multiply(new, float(rule.denominator), FLOAT32)
     if ends.low == 0:
-        return _Ends(0.0, multiply(new, float(rule.denominator), precision), False)
+        return _Ends(0.0, whole, False)
     if ends.high == 0:
-        return _Ends(-multiply(new, float(rule.denominator), precision), 0.0, True)
-    growth = divide(new, old, precision)
-    low, high = multiply(ends.low, growth, precision), multiply(ends.high, growth, precision)
+        return _Ends(-whole, 0.0, True)
+    growth = divide(new, FLOAT32.round(old), FLOAT32)
+    low, high = multiply(ends.low, growth, FLOAT32), multiply(ends.high, growth, FLOAT32)
     return _Ends(low, high, ends.low_is_farther)
 
 

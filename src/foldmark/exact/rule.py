@@ -93,9 +93,8 @@ class ExtremeTie(Enum):
 class TinyTest(Enum):
     """Which quantity is compared with the threshold of a TinyRange."""
 
-    EXTENT = "the extent, before it is divided"
-    SCALE = "the scale, before it is stored"
-    MAGNITUDE_OF_SCALE = "the scale's absolute value, before it is stored"
+    EXTENT = "the extent, before it is divided; its absolute value"
+    SCALE = "the scale, before it is stored; its absolute value"
 
 
 class TinyAction(Enum):
@@ -104,7 +103,7 @@ class TinyAction(Enum):
     EXTENT = "the extent becomes `value`"
     ENDS = "the ends become -value and value"
     SCALE = "the scale becomes `value`"
-    STRETCH = "the scale becomes `value`, and the ends grow in the same proportion"
+    STRETCH = "the scale becomes `value`, and the ends grow in proportion, in float32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +137,8 @@ class ScaleRule:
     tie                which end counts when both are equally far (SIGNED_MAGNITUDE only)
     denominator        steps that the extent is divided into: 255, 127, 127.5, 8, ...
     denominator_below  steps on the low side (LARGER_SIDE only)
-    precision          of the extent and the division
+    precision          of the division
+    extent_precision   of the extent; that of the division unless given
     stored             dtype that the scale is written in
     tiny               treatments of a zero or tiny range, tried in this order
     """
@@ -149,6 +149,7 @@ class ScaleRule:
     zero_in_range: ZeroInRange = ZeroInRange.FORCED
     tie: ExtremeTie = ExtremeTie.LOW
     precision: Precision = FLOAT32
+    extent_precision: Precision | None = None
     stored: Precision = DataType.DATA
     tiny: tuple[TinyRange, ...] = ()
 
@@ -227,9 +228,9 @@ class ZeroOrder(Enum):
 
 
 class ZeroDivisor(Enum):
-    """What the reciprocal of a scale or extent of zero is taken to be."""
+    """What comes of dividing by a scale or extent of zero."""
 
-    INFINITE = "infinity, as IEEE 754 says; 0 * infinity is then NaN"
+    INFINITE = "infinity, and NaN for zero over zero, as IEEE 754 says"
     ZERO = "zero: every code is then that of real zero"
 
 
@@ -264,7 +265,7 @@ class AffineRule:
     precision        of every operation, each rounded separately
     clip             whether codes are held in range
     codes_per_scale  how many steps one stored scale spans; 1 but where the extent itself is stored
-    zero_divisor     the reciprocal of a zero scale
+    zero_divisor     what comes of a zero scale
     nan, infinity    what becomes of them
 
     A code means (code - z) * scale / codes_per_scale, or, with a real zero point,
@@ -336,6 +337,9 @@ class Rule:
             scale=replace(
                 self.scale,
                 precision=definite(self.scale.precision, data),
+                extent_precision=definite(
+                    self.scale.extent_precision or self.scale.precision, data
+                ),
                 stored=definite(self.scale.stored, data),
                 tiny=tuple(tiny.for_data(data) for tiny in self.scale.tiny),
             ),
