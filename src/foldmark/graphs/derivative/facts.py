@@ -1,0 +1,155 @@
+"""What is known of a graph's values: type, shape and, where a rule needs it, the value itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from foldmark.graphs.light import LightModel, lighten
+
+__all__ = ["Fact", "Facts", "Probe", "probe"]
+
+Array = NDArray[np.generic]
+
+# Operators whose integer inputs steer their derivative: slot -> must be known as a value.
+_PARAMETERS: dict[str, tuple[int, ...]] = {
+    "CumSum": (1,),
+    "Pad": (1, 3),
+    "ReduceL1": (1,),
+    "ReduceL2": (1,),
+    "ReduceLogSum": (1,),
+    "ReduceLogSumExp": (1,),
+    "ReduceMax": (1,),
+    "ReduceMean": (1,),
+    "ReduceMin": (1,),
+    "ReduceProd": (1,),
+    "ReduceSum": (1,),
+    "ReduceSumSquare": (1,),
+    "Resize": (2, 3),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Trilu": (1,),
+}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What is known of one value.
+
+    Attributes:
+        dtype: its element type.
+        shape: its shape on the data at hand.
+        value: the value, for constants and for integers that steer an operator.
+    """
+
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    value: Array | None = None
+
+    @property
+    def is_float(self) -> bool:
+        """True when the value can carry a derivative."""
+        return np.issubdtype(self.dtype, np.floating)
+
+
+Facts = Mapping[str, Fact]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A model that returns, beside its outputs, the shape of every value in it.
+
+    Attributes:
+        model: run it on the data (with any optimization), asking for `outputs`.
+        outputs: names to ask for.
+    """
+
+    model: LightModel
+    outputs: tuple[str, ...]
+    _shapes: Mapping[str, str]
+    _dtypes: Mapping[str, np.dtype[np.generic]]
+    _constants: Mapping[str, Array]
+    _parameters: tuple[str, ...]
+
+    def facts(self, feeds: Mapping[str, Array], results: Mapping[str, Array]) -> dict[str, Fact]:
+        """Return the facts that a run showed; `results` holds at least `outputs`."""
+        facts = {
+            name: Fact(array.dtype, array.shape, array) for name, array in self._constants.items()
+        }
+        facts |= {name: Fact(array.dtype, array.shape) for name, array in feeds.items()}
+        for name, output in self._shapes.items():
+            shape = tuple(int(n) for n in results[output])
+            facts[name] = Fact(self._dtypes[name], shape)
+        for name in self._parameters:
+            value = results[name]
+            facts[name] = Fact(value.dtype, value.shape, value)
+        return facts
+
+
+def probe(model: onnx.ModelProto | LightModel) -> Probe:
+    """Return the model with the shape of every value as an output, named "shape of NAME"."""
+    light = lighten(model)
+    constants: dict[str, Array] = dict(light.weights)
+    for tensor in light.model.graph.initializer:
+        if tensor.name not in constants:
+            constants[tensor.name] = onnx.numpy_helper.to_array(tensor)
+    probing = onnx.ModelProto()
+    probing.CopyFrom(light.model)
+    dtypes = _dtypes(light, constants)
+    shapes: dict[str, str] = {}
+    parameters: list[str] = []
+    for node in light.model.graph.node:
+        for name in node.output:
+            if name and name in dtypes:
+                shapes[name] = f"shape of {name}"
+                probing.graph.node.append(
+                    onnx.helper.make_node("Shape", [name], [shapes[name]], name=shapes[name])
+                )
+        for slot in _PARAMETERS.get(node.op_type, ()):
+            name = node.input[slot] if slot < len(node.input) else ""
+            if name and name not in constants:
+                parameters.append(name)
+    parameters = list(dict.fromkeys(parameters))
+    have = {output.name for output in probing.graph.output}
+    for name in (*shapes.values(), *parameters):
+        if name not in have:
+            probing.graph.output.append(onnx.ValueInfoProto(name=name))
+    outputs = (*shapes.values(), *parameters)
+    return Probe(
+        LightModel(probing, light.weights), outputs, shapes, dtypes, constants, tuple(parameters)
+    )
+
+
+def _dtypes(light: LightModel, constants: Mapping[str, Array]) -> dict[str, np.dtype[np.generic]]:
+    """Return the element type of every tensor, by ONNX's inference.
+
+    Operators outside the ONNX domains have no inference; their outputs are taken to have the
+    float type that the model computes in.
+    """
+    model = onnx.ModelProto()
+    model.CopyFrom(light.model)
+    floats = [a.dtype for a in constants.values() if np.issubdtype(a.dtype, np.floating)]
+    usual = max(set(floats), key=floats.count) if floats else np.dtype(np.float32)
+    element = onnx.helper.np_dtype_to_tensor_dtype(usual)
+    for node in model.graph.node:
+        if not _is_standard(node):
+            model.graph.value_info.extend(
+                onnx.helper.make_tensor_value_info(name, element, None)
+                for name in node.output
+                if name
+            )
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    dtypes = {name: array.dtype for name, array in constants.items()}
+    for value in (*graph.value_info, *graph.input, *graph.output):
+        if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:
+            element = value.type.tensor_type.elem_type
+            if element != onnx.TensorProto.STRING:
+                dtypes[value.name] = onnx.helper.tensor_dtype_to_np_dtype(element)
+    return dtypes
+
+
+def _is_standard(node: onnx.NodeProto) -> bool:
+    """Return True when the ONNX package can infer the node's types."""
+    return onnx.defs.has(node.op_type, node.domain)

@@ -1,0 +1,162 @@
+"""Reverse-mode differentiation of one scalar of an ONNX graph."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from foldmark.errors import NoDerivative
+from foldmark.graphs.derivative.facts import Facts
+from foldmark.graphs.derivative.prepare import opset_of
+from foldmark.graphs.derivative.table import FLAT, find_rule
+from foldmark.graphs.derivative.tape import Step, Tape
+from foldmark.graphs.light import LightModel, lighten, outside
+
+__all__ = ["Derivative", "gradient"]
+
+
+@dataclass(frozen=True)
+class Derivative:
+    """A graph that computes a value and its gradients.
+
+    Attributes:
+        model: the graph; its outputs are the value and the gradients.
+        gradients: value -> the name of the output that holds the gradient with respect to it.
+            A value that does not reach the output has none: its gradient is zero.
+    """
+
+    model: LightModel
+    gradients: Mapping[str, str]
+
+
+def gradient(
+    model: onnx.ModelProto | LightModel,
+    output: str,
+    with_respect_to: Sequence[str],
+    facts: Facts,
+    *,
+    keep: Sequence[str] = (),
+) -> Derivative:
+    """Return the graph of d(sum of `output`) / d(each of `with_respect_to`).
+
+    Args:
+        model: flat and prepared (see `prepare`).
+        output: name of a value; a scalar in the usual case.
+        with_respect_to: values, inputs or initializers of the graph.
+        facts: types and shapes on the data that the graph will run on (see `probe`).
+        keep: further values of the forward graph to return.
+
+    Raises:
+        NoDerivative: an operator on the path has none; names operator and node.
+    """
+    light = lighten(model)
+    tape = Tape(facts, opset_of(light.model))
+    nodes = list(light.model.graph.node)
+    wanted = _wanted(nodes, set(with_respect_to), tape)
+    arrived = _walk_back(nodes, output, wanted, tape)
+    gradients = {name: _total(tape, arrived[name]) for name in with_respect_to if name in arrived}
+    for index, node in tape.replaced.items():
+        nodes[index] = node
+    results = [output, *keep, *gradients.values()]
+    return Derivative(_assemble(light, nodes, tape, list(dict.fromkeys(results))), gradients)
+
+
+def _wanted(nodes: Sequence[onnx.NodeProto], starts: set[str], tape: Tape) -> set[str]:
+    """Return the values that move when one of `starts` moves."""
+    moving = set(starts)
+    for node in nodes:
+        if node.op_type in FLAT or not any(name in moving for name in _read(node)):
+            continue
+        for name in node.output:
+            fact = tape.facts.get(name)
+            if fact is None or fact.is_float:
+                moving.add(name)
+    return moving
+
+
+def _walk_back(
+    nodes: Sequence[onnx.NodeProto], output: str, moving: set[str], tape: Tape
+) -> dict[str, list[str]]:
+    """Run every rule between the starts and the output; return what arrived at each value."""
+    fact = tape.facts[output]
+    arrived: dict[str, list[str]] = {output: [tape.constant(np.ones(fact.shape), fact.dtype)]}
+    for index in range(len(nodes) - 1, -1, -1):
+        node = nodes[index]
+        if not any(name in arrived and name in moving for name in node.output):
+            continue
+        wanted = [name in moving for name in node.input]
+        if node.op_type in FLAT or not any(name in moving for name in _read(node)):
+            continue
+        rule = find_rule(node.domain, node.op_type)
+        if rule is None:
+            raise NoDerivative(
+                f"{node.op_type} has no derivative",
+                where=f"node {node.name or node.output[0]!r}",
+                todo="switch sites off one at a time instead",
+            )
+        incoming = [
+            _total(tape, arrived[name]) if name in arrived else None for name in node.output
+        ]
+        for slot, name in rule(Step(tape, node, index, incoming, wanted)).items():
+            if wanted[slot]:
+                arrived.setdefault(node.input[slot], []).append(name)
+    return arrived
+
+
+def _total(tape: Tape, contributions: list[str]) -> str:
+    """Return the sum of what arrived from several consumers; the list becomes that one name."""
+    if len(contributions) > 1:
+        total = contributions[0]
+        for more in contributions[1:]:
+            total = tape.add(total, more)
+        contributions[:] = [total]
+    return contributions[0]
+
+
+def _assemble(
+    light: LightModel, nodes: Sequence[onnx.NodeProto], tape: Tape, results: Sequence[str]
+) -> LightModel:
+    """Return the model of forward and backward nodes, without what no result needs."""
+    needed = set(results)
+    kept = []
+    for node in reversed([*nodes, *tape.nodes]):
+        if any(name in needed for name in node.output):
+            kept.append(node)
+            needed |= _read(node)
+    model = onnx.ModelProto()
+    model.ir_version = light.model.ir_version
+    model.opset_import.extend(light.model.opset_import)
+    _declare(model, "com.microsoft", 1)
+    graph = model.graph
+    graph.name = "gradient"
+    graph.node.extend(reversed(kept))
+    graph.input.extend(light.model.graph.input)
+    weights = {name: array for name, array in light.weights.items() if name in needed}
+    graph.initializer.extend(t for t in light.model.graph.initializer if t.name in needed)
+    for name, array in tape.constants.items():
+        if name not in needed:
+            continue
+        if array.nbytes >= 1024:
+            weights[name] = array
+            graph.initializer.append(outside(name, array))
+        else:
+            graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in results)
+    return LightModel(model, weights)
+
+
+def _read(node: onnx.NodeProto) -> set[str]:
+    """Return the values that a node reads, those inside its subgraphs included."""
+    names = set(node.input)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            names.update(value.name for value in graph.output)
+            for child in graph.node:
+                names |= _read(child)
+    return names
+
+
+def _declare(model: onnx.ModelProto, domain: str, version: int) -> None:
+    if all(entry.domain != domain for entry in model.opset_import):
+        model.opset_import.append(onnx.helper.make_opsetid(domain, version))
