@@ -3,9 +3,9 @@
 import numpy as np
 import onnx
 import pytest
-from checking import check, check_single, derive, model_of
 from numpy.typing import NDArray
 from onnx import helper
+from tests.derivative.checking import check, check_single, derive, model_of
 
 from foldmark.runtimes.onnxruntime import Session
 

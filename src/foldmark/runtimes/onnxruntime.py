@@ -177,7 +177,7 @@ def _input(argument: onnxruntime.NodeArg) -> Input:
         except TypeError:
             dtype = None
     shape = None
-    if argument.shape is not None:
+    if argument.shape:  # ONNX Runtime shows a free rank and a scalar alike, as no axes
         shape = tuple(n if isinstance(n, int) and n >= 0 else None for n in argument.shape)
     return Input(argument.name, dtype, shape)
 

@@ -1,0 +1,384 @@
+"""Replay: the quantized run's errors, added to the float model by any amount.
+
+The simulated quantized model is run once a batch and every site's error recorded. The float
+skeleton with those errors injected is then a smooth function of their amounts, so
+
+    M(1) - M(0) = sum over sites of integral_0^1 < dM/dx_s at t, delta_s > dt
+
+and each integral is that site's entry. The integral is taken by Gauss-Legendre nodes, each one
+run of a graph that holds the model and its derivative; its cost does not depend on the number
+of sites.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from foldmark.errors import DataMismatch, NonFiniteValue
+from foldmark.graphs.derivative.facts import Fact, probe
+from foldmark.graphs.derivative.gradient import Derivative, gradient
+from foldmark.graphs.derivative.prepare import prepare
+from foldmark.graphs.injection import (
+    AMOUNTS,
+    MetricPiece,
+    append_metric,
+    delta_name,
+    inject,
+)
+from foldmark.graphs.light import LightModel, lighten
+from foldmark.graphs.sites import QuantizedGraph, Site, SiteKind
+from foldmark.runtimes.onnxruntime import Array, Optimization, Session
+
+__all__ = ["Integral", "Recording", "Replay"]
+
+Float32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What one batch showed.
+
+    Attributes:
+        feeds: the batch.
+        simulated: outputs of the simulated quantized model.
+        start: outputs of the float skeleton (all amounts 0).
+        before: site name -> its tensor as the quantized run sees it, before quantization;
+            weights and biases too.
+        delta: site name -> error that the site adds, of the same shape.
+    """
+
+    feeds: Mapping[str, Array]
+    simulated: Mapping[str, Array]
+    start: Mapping[str, Array]
+    before: Mapping[str, Float32]
+    delta: Mapping[str, Float32]
+    _facts: Mapping[str, Fact]
+
+
+@dataclass(frozen=True)
+class Integral:
+    """A path integral over one batch.
+
+    Attributes:
+        nodes: number of Gauss-Legendre nodes.
+        gradients: site name -> average along the path of d(metric) / d(what is injected), of
+            the site's shape. A site that the metric does not depend on is absent.
+        entries: site name -> < gradient, delta >, summed in double precision.
+    """
+
+    nodes: int
+    gradients: Mapping[str, Float32]
+    entries: Mapping[str, float]
+
+    @property
+    def total(self) -> float:
+        """The sum of the entries: M(1) - M(0) but for what the nodes leave."""
+        return sum(self.entries.values())
+
+
+class Replay:
+    """Runs one quantized graph batch by batch.
+
+    Args:
+        graph: the quantized model taken apart.
+        threads: threads of one operator; all that the process may use when None.
+
+    Use:
+        replay = Replay(graph)
+        recording = replay.record(feeds)
+        replay.outputs(recording, 1.0)                 # the quantized model again
+        replay.outputs(recording, 1.0, without=names)  # with these sites left in float
+        replay.integrate(recording, metric, inputs, nodes=2).entries
+    """
+
+    def __init__(self, graph: QuantizedGraph, *, threads: int | None = None) -> None:
+        self.graph = graph
+        self.sites: tuple[Site, ...] = graph.sites
+        self._threads = threads
+        self._stored = tuple(s for s in graph.sites if is_stored(s))
+        self._seen = tuple(s for s in graph.sites if not is_stored(s))
+        skeleton = prepare(graph.skeleton)
+        simulated = lighten(graph.simulated)
+        self._weights, self._weight_errors = _stored_errors(skeleton, simulated, self._stored)
+        self._outputs = tuple(value.name for value in graph.skeleton.graph.output)
+        self._injected = inject(skeleton, graph.sites)
+        self._probe = probe(self._injected.model)
+        taps = [name for site in self._seen for name in (site.before, site.after)]
+        self._simulated = Session(
+            simulated, taps=taps, optimization=Optimization.OFF, threads=threads
+        )
+        self._forward = Session(self._probe.model, threads=threads)
+        self._derivatives: list[_Built] = []
+
+    def record(self, feeds: Mapping[str, Array]) -> Recording:
+        """Run the simulated model on a batch, and the float skeleton, and keep every error.
+
+        Raises NonFiniteValue when a site's error is NaN or infinite, naming the site and the
+        first index.
+        """
+        results = self._simulated.run(feeds)
+        before = dict(self._weights)
+        delta = dict(self._weight_errors)
+        for site in self._seen:
+            before[site.name] = _float32(results[site.before])
+        for site in self._seen:
+            after = _float32(results[site.after])
+            delta[site.name] = np.subtract(after, before[site.name])
+            results.pop(site.after, None) if site.after not in self._outputs else None
+            _check_finite(site, delta[site.name])
+        zero = np.zeros(len(self.sites), np.float32)
+        wanted = dict.fromkeys((*self._outputs, *self._probe.outputs))
+        inputs = self._inputs(feeds, delta, zero)
+        start = self._forward.run(inputs, list(wanted))
+        return Recording(
+            feeds=dict(feeds),
+            simulated={name: results[name] for name in self._outputs},
+            start={name: start[name] for name in self._outputs},
+            before=before,
+            delta=delta,
+            _facts=self._probe.facts(inputs, start),
+        )
+
+    def outputs(
+        self,
+        recording: Recording,
+        amount: float,
+        *,
+        without: Iterable[str] = (),
+        only: Iterable[str] | None = None,
+        instead: Mapping[str, Float32] | None = None,
+    ) -> dict[str, Array]:
+        """Return the model's outputs with the recorded errors added.
+
+        Args:
+            recording: of this replay.
+            amount: how much of every error is added: 0 float, 1 quantized.
+            without: names of sites left in float.
+            only: names of sites that add their error; all when None.
+            instead: site name -> another error to add in place of the recorded one.
+        """
+        amounts = self._amounts(amount, without, only)
+        delta = {**recording.delta, **(instead or {})}
+        inputs = self._inputs(recording.feeds, delta, amounts)
+        return self._forward.run(inputs, self._outputs)
+
+    def integrate(
+        self,
+        recording: Recording,
+        metric: MetricPiece,
+        inputs: Mapping[str, Array],
+        *,
+        nodes: int,
+    ) -> Integral:
+        """Return every site's entry for the metric on a batch.
+
+        Args:
+            recording: of this replay.
+            metric: appends the metric's nodes (see `append_metric`). A batch on which it would
+                append other nodes must give `inputs` of other shapes.
+            inputs: what the metric reads beside the model's outputs.
+            nodes: number of Gauss-Legendre nodes.
+
+        Raises NoDerivative when an operator between a site and the metric has none.
+        """
+        built = self._derivative(recording, metric, inputs)
+        points, shares = np.polynomial.legendre.leggauss(nodes)
+        sums: dict[str, Float32] = {}
+        for point, share in zip((points + 1) / 2, shares / 2, strict=True):
+            amounts = np.full(len(self.sites), point, np.float32)
+            feeds = {**self._inputs(recording.feeds, recording.delta, amounts), **inputs}
+            _add_share(sums, built.session.run(feeds, built.outputs), float(share))
+        gradients = {site: sums[name] for site, name in built.gradients.items()}
+        entries = {
+            site.name: dot(gradients[site.name], recording.delta[site.name])
+            if site.name in gradients
+            else 0.0
+            for site in self.sites
+        }
+        return Integral(nodes, gradients, entries)
+
+    def _amounts(
+        self, amount: float, without: Iterable[str], only: Iterable[str] | None
+    ) -> Float32:
+        """Return the amount of every site, by the site's place."""
+        off = set(without)
+        kept = None if only is None else set(only)
+        unknown = (off | (kept or set())) - {site.name for site in self.sites}
+        if unknown:
+            raise DataMismatch("no such site", where=repr(sorted(unknown)[0]))
+        return np.array(
+            [
+                0.0 if site.name in off or (kept is not None and site.name not in kept) else amount
+                for site in self.sites
+            ],
+            np.float32,
+        )
+
+    def _inputs(
+        self, feeds: Mapping[str, Array], delta: Mapping[str, Float32], amounts: Float32
+    ) -> dict[str, Array]:
+        """Return what the injected graph takes."""
+        errors = {delta_name(site): delta[site.name] for site in self.sites}
+        return {**feeds, **errors, AMOUNTS: amounts}
+
+    def _derivative(
+        self, recording: Recording, metric: MetricPiece, inputs: Mapping[str, Array]
+    ) -> "_Built":
+        """Return the derivative for a batch of these shapes, building it when it is new."""
+        shapes = {name: (f.shape, f.dtype.str) for name, f in recording._facts.items()}
+        shapes |= {name: (array.shape, array.dtype.str) for name, array in inputs.items()}
+        for built in self._derivatives:
+            if built.metric is metric and built.shapes == shapes:
+                return built
+        measured, scalar = append_metric(self._injected.model, metric, inputs)
+        facts = {**recording._facts, **self._metric_facts(metric, inputs, recording.start)}
+        values = dict.fromkeys(self._injected.values.values())
+        derivative = gradient(measured, scalar, list(values), facts)
+        self._derivatives.append(self._built(derivative, metric, shapes))
+        del self._derivatives[:-_DERIVATIVES_KEPT]
+        return self._derivatives[-1]
+
+    def _metric_facts(
+        self, metric: MetricPiece, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
+    ) -> dict[str, Fact]:
+        """Return the facts of the metric's own values, seen by running it alone."""
+        empty = onnx.helper.make_model(
+            onnx.helper.make_graph([], "metric", [], []),
+            opset_imports=self._injected.model.model.opset_import,
+            ir_version=self._injected.model.model.ir_version,
+        )
+        arrays = {**outputs, **inputs}
+        alone, _ = append_metric(LightModel(empty, {}), metric, arrays)
+        read = {name for node in alone.model.graph.node for name in node.input}
+        for value in list(alone.model.graph.input):
+            if value.name not in read:
+                alone.model.graph.input.remove(value)
+        probing = probe(alone)
+        feeds = {name: array for name, array in arrays.items() if name in read}
+        return probing.facts(feeds, Session(probing.model).run(feeds))
+
+    def _built(
+        self, derivative: Derivative, metric: MetricPiece, shapes: Mapping[str, object]
+    ) -> "_Built":
+        gradients = {
+            site: derivative.gradients[value]
+            for site, value in self._injected.values.items()
+            if value in derivative.gradients
+        }
+        session = Session(derivative.model, threads=self._threads)
+        return _Built(metric, shapes, session, gradients, tuple(dict.fromkeys(gradients.values())))
+
+
+_DERIVATIVES_KEPT = 4
+
+
+@dataclass(frozen=True)
+class _Built:
+    """A derivative ready to run on batches of given shapes."""
+
+    metric: MetricPiece
+    shapes: Mapping[str, object]
+    session: Session
+    gradients: Mapping[str, str]
+    outputs: tuple[str, ...]
+
+
+def is_stored(site: Site) -> bool:
+    """Return True when the site's tensor is a constant of the model."""
+    return site.kind in (SiteKind.WEIGHT, SiteKind.BIAS)
+
+
+def dot(left: Float32, right: Float32) -> float:
+    """Return the inner product, accumulated in double precision."""
+    total = np.einsum("i,i->", left.ravel(), right.ravel(), dtype=np.float64, casting="safe")
+    return float(total)
+
+
+def _add_share(sums: dict[str, Float32], results: Mapping[str, Array], share: float) -> None:
+    """Add share * result to every sum, in place."""
+    factor = np.float32(share)
+    for name, result in results.items():
+        array = _float32(result)
+        array *= factor
+        if name in sums:
+            sums[name] += array
+        else:
+            sums[name] = array
+
+
+def _float32(array: Array) -> Float32:
+    return array.astype(np.float32, copy=False)
+
+
+def _check_finite(site: Site, delta: Float32) -> None:
+    if not np.isfinite(delta).all():
+        index = tuple(int(i) for i in np.argwhere(~np.isfinite(delta))[0])
+        raise NonFiniteValue(
+            "the quantized run meets NaN or infinity here",
+            where=f"site {site.name!r}",
+            got=f"first at index {list(index)}",
+        )
+
+
+def _stored_errors(
+    skeleton: LightModel, simulated: LightModel, sites: Sequence[Site]
+) -> tuple[dict[str, Float32], dict[str, Float32]]:
+    """Return the float values of stored sites, and what quantization adds to them."""
+    floats = _constants(skeleton, [site.tensor for site in sites])
+    quantized = _constants(simulated, [site.after for site in sites])
+    before, delta = {}, {}
+    for site in sites:
+        exact = floats[site.tensor]
+        before[site.name] = _float32(exact)
+        error = np.subtract(quantized[site.after], exact, dtype=np.float64)
+        delta[site.name] = error.astype(np.float32)
+        _check_finite(site, delta[site.name])
+    return before, delta
+
+
+def _constants(model: LightModel, names: Sequence[str]) -> dict[str, Array]:
+    """Return values that depend on no input: initializers, or computed from them alone."""
+    stored = {tensor.name: tensor for tensor in model.model.graph.initializer}
+    known: dict[str, Array] = {}
+    computed = []
+    for name in dict.fromkeys(names):
+        if name in model.weights:
+            known[name] = model.weights[name]
+        elif name in stored:
+            known[name] = onnx.numpy_helper.to_array(stored[name])
+        else:
+            computed.append(name)
+    if computed:
+        session = Session(_constant_part(model, computed), optimization=Optimization.OFF)
+        known |= session.run({})
+    return known
+
+
+def _constant_part(model: LightModel, names: Sequence[str]) -> LightModel:
+    """Return the part of a model that computes the named values."""
+    part = onnx.ModelProto()
+    part.CopyFrom(model.model)
+    needed = set(names)
+    kept = []
+    for node in reversed(part.graph.node):
+        if any(name in needed for name in node.output):
+            kept.append(node)
+            needed.update(node.input)
+    inputs = {value.name for value in part.graph.input} & needed
+    if inputs:
+        raise DataMismatch(
+            "a weight's codes depend on an input", where=", ".join(names), got=", ".join(inputs)
+        )
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in reversed(kept)]
+    del part.graph.node[:], part.graph.output[:], part.graph.input[:]
+    part.graph.node.extend(nodes)
+    constants = [tensor for tensor in part.graph.initializer if tensor.name in needed]
+    constants = [onnx.TensorProto.FromString(t.SerializeToString()) for t in constants]
+    del part.graph.initializer[:]
+    part.graph.initializer.extend(constants)
+    part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    weights = {name: array for name, array in model.weights.items() if name in needed}
+    return LightModel(part, weights)
