@@ -1,0 +1,262 @@
+"""GGUF: header, metadata and tensors of ggml's file format, versions 2 and 3.
+
+    "GGUF" | version u32 | tensors u64 | pairs u64
+    pairs:   key string | type u32 | value
+    tensors: name string | dims u32 | dim u64 ... (fastest first) | type u32 | offset u64
+    padding to the alignment, then the tensors' bytes, each aligned
+
+A string is a u64 length and so many bytes; all numbers are little-endian.
+Source: the GGUF specification in the ggml repository.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from foldmark.errors import HostileFile, NotSupported
+from foldmark.formats.codebooks import CODEBOOKS
+from foldmark.formats.ggml_blocks import BLOCK_TYPES, BlockType
+from foldmark.formats.plain import plain_tensor
+from foldmark.formats.source import Cursor, FileBytes
+from foldmark.formats.stored import (
+    Artefact,
+    Layout,
+    Span,
+    StoredTensor,
+    Values,
+    refuse_overlaps,
+)
+
+__all__ = ["MAGIC", "read_gguf"]
+
+MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_DEFAULT_ALIGNMENT = 32
+_MAX_DIMENSIONS = 4
+_MAX_NESTING = 4
+_STRING, _ARRAY = 8, 9
+# metadata type -> bytes of a value; strings and arrays stand apart
+_FIXED_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_FIXED_DTYPES = {
+    0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4",
+    6: "<f4", 7: "<u1", 10: "<u8", 11: "<i8", 12: "<f8",
+}  # fmt: skip
+# The least that a pair or a tensor can take: what bounds their announced counts.
+_LEAST_PAIR, _LEAST_TENSOR = 8 + 4 + 1, 8 + 4 + 4 + 8
+# ggml type number -> (number format, dtype) of tensors without blocks
+_PLAIN: dict[int, tuple[str, DTypeLike]] = {
+    0: ("float32", np.float32),
+    1: ("float16", np.float16),
+    24: ("int8", np.int8),
+    25: ("int16", np.int16),
+    26: ("int32", np.int32),
+    27: ("int64", np.int64),
+    28: ("float64", np.float64),
+    30: ("bfloat16", ml_dtypes.bfloat16),
+}
+_UNREAD = {
+    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
+    22: "IQ2_S", 29: "IQ1_M", 40: "NVFP4", 41: "Q1_0",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Entry:
+    name: str
+    shape: tuple[int, ...]
+    type_id: int
+    offset: int
+
+
+def read_gguf(path: Path) -> Artefact:
+    """Read a GGUF file's header; tensors are read when asked for.
+
+    Raises:
+        TruncatedFile, HostileFile: a header that promises what the file doesn't hold.
+        NotSupported: another version, or a block type without a reader.
+    """
+    source = FileBytes(path)
+    cursor = Cursor(source)
+    cursor.skip(4, "magic")
+    version = cursor.unsigned(4, "version")
+    if version not in _VERSIONS:
+        raise NotSupported("GGUF version", where=str(path), got=str(version), expected="2 or 3")
+    tensors, pairs = cursor.unsigned(8, "tensor count"), cursor.unsigned(8, "pair count")
+    _refuse_count(cursor, tensors * _LEAST_TENSOR + pairs * _LEAST_PAIR, "tensors and pairs")
+    metadata = _read_pairs(cursor, pairs)
+    entries = [_read_entry(cursor) for _ in range(tensors)]
+    alignment = _alignment(metadata, str(path))
+    start = math.ceil(cursor.position / alignment) * alignment
+    stored = tuple(_stored(source, start, alignment, entry) for entry in entries)
+    _refuse_duplicates([entry.name for entry in entries], str(path))
+    refuse_overlaps(
+        [(span.offset, span.nbytes, tensor.name) for tensor in stored for span in tensor.spans],
+        str(path),
+    )
+    return Artefact(path, "GGUF", (source,), stored, cursor.position, metadata)
+
+
+def _refuse_count(cursor: Cursor, least_bytes: int, what: str) -> None:
+    if least_bytes > cursor.left:
+        raise HostileFile(
+            f"the header announces more {what} than the file can hold",
+            where=str(cursor.source.path),
+            got=f"at least {least_bytes} bytes of them",
+            expected=f"at most {cursor.left}",
+        )
+
+
+def _read_pairs(cursor: Cursor, count: int) -> dict[str, str]:
+    metadata: dict[str, str] = {}
+    for _ in range(count):
+        key = _string(cursor, "metadata key")
+        if key in metadata:
+            raise HostileFile(
+                "a metadata key stands twice", where=str(cursor.source.path), got=repr(key)
+            )
+        metadata[key] = _value(cursor, cursor.unsigned(4, f"type of {key!r}"), key, 0)
+    return metadata
+
+
+def _string(cursor: Cursor, what: str) -> str:
+    length = cursor.unsigned(8, f"length of a {what}")
+    _refuse_count(cursor, length, f"characters of a {what}")
+    return cursor.take(length, what).decode("utf-8", "backslashreplace")
+
+
+def _value(cursor: Cursor, kind: int, key: str, depth: int) -> str:
+    """Read one metadata value as text; arrays are summed up, so that a vocabulary costs little."""
+    if kind == _STRING:
+        return _string(cursor, f"value of {key!r}")
+    if kind == _ARRAY:
+        return _array(cursor, key, depth)
+    if kind not in _FIXED_BYTES:
+        raise HostileFile(
+            f"unknown type of metadata {key!r}", where=str(cursor.source.path), got=str(kind)
+        )
+    raw = cursor.take(_FIXED_BYTES[kind], f"value of {key!r}")
+    number = np.frombuffer(raw, _FIXED_DTYPES[kind])[0]
+    return str(bool(number)) if kind == 7 else str(number)
+
+
+def _array(cursor: Cursor, key: str, depth: int) -> str:
+    kind, count = cursor.unsigned(4, f"type in {key!r}"), cursor.unsigned(8, f"length of {key!r}")
+    if depth >= _MAX_NESTING:
+        raise HostileFile(f"metadata {key!r} is nested too deep", where=str(cursor.source.path))
+    if kind in _FIXED_BYTES:
+        cursor.skip(count * _FIXED_BYTES[kind], f"values of {key!r}")
+        return f"[{count} numbers]"
+    _refuse_count(cursor, count * 8, f"values of {key!r}")
+    for _ in range(count):
+        if kind == _STRING:
+            cursor.skip(cursor.unsigned(8, f"length in {key!r}"), f"a string of {key!r}")
+        else:
+            _value(cursor, kind, key, depth + 1)
+    return f"[{count} strings]" if kind == _STRING else f"[{count} values]"
+
+
+def _alignment(metadata: dict[str, str], where: str) -> int:
+    text = metadata.get("general.alignment", str(_DEFAULT_ALIGNMENT))
+    alignment = int(text) if text.isdigit() else 0
+    if not 0 < alignment <= 1 << 20 or alignment & (alignment - 1):
+        raise HostileFile("general.alignment is not a power of two", where=where, got=text[:20])
+    return alignment
+
+
+def _read_entry(cursor: Cursor) -> _Entry:
+    name = _string(cursor, "tensor name")
+    rank = cursor.unsigned(4, f"rank of {name!r}")
+    if rank > _MAX_DIMENSIONS:
+        raise HostileFile(
+            f"tensor {name!r} has too many axes",
+            where=str(cursor.source.path),
+            got=str(rank),
+            expected=f"at most {_MAX_DIMENSIONS}",
+        )
+    dims = [cursor.unsigned(8, f"shape of {name!r}") for _ in range(rank)]
+    kind, offset = cursor.unsigned(4, f"type of {name!r}"), cursor.unsigned(8, "offset")
+    return _Entry(name, tuple(reversed(dims)), kind, offset)
+
+
+def _refuse_duplicates(names: list[str], where: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise HostileFile("a tensor name stands twice", where=where, got=repr(name))
+        seen.add(name)
+
+
+def _stored(source: FileBytes, start: int, alignment: int, entry: _Entry) -> StoredTensor:
+    offset = start + entry.offset
+    if entry.offset % alignment:
+        raise HostileFile(
+            f"tensor {entry.name!r} is not aligned", where=str(source.path), got=str(entry.offset)
+        )
+    if entry.type_id in _PLAIN:
+        number_format, dtype = _PLAIN[entry.type_id]
+        return plain_tensor(
+            source, entry.name, entry.shape, number_format, dtype=dtype, offset=offset
+        )
+    if entry.type_id not in BLOCK_TYPES:
+        name = _UNREAD.get(entry.type_id, f"type {entry.type_id}")
+        raise NotSupported(f"ggml block type {name}", where=f"{source.path}: tensor {entry.name!r}")
+    return _blocked(source, entry, BLOCK_TYPES[entry.type_id], offset)
+
+
+def _blocked(source: FileBytes, entry: _Entry, kind: BlockType, offset: int) -> StoredTensor:
+    columns = entry.shape[-1] if entry.shape else 0
+    if columns % kind.elements or not entry.shape:
+        raise HostileFile(
+            f"rows of {entry.name!r} are not whole blocks",
+            where=str(source.path),
+            got=f"{columns} elements",
+            expected=f"a multiple of {kind.elements} ({kind.name})",
+        )
+    blocks = math.prod(entry.shape) // kind.elements
+    source.check(offset, blocks * kind.nbytes, f"tensor {entry.name!r}")
+    single_row = len(entry.shape) == 1
+    step = kind.elements if single_row else 1
+    blocks_a_step = 1 if single_row else blocks // entry.shape[0] if blocks else 0
+
+    def read(first: int, last: int) -> Values:
+        skip, count = first // step * blocks_a_step, -(-(last - first) // step) * blocks_a_step
+        raw = source.array(
+            np.uint8, offset + skip * kind.nbytes, count * kind.nbytes, f"tensor {entry.name!r}"
+        )
+        return _decode(kind, raw.reshape(count, kind.nbytes), (last - first,), entry)
+
+    zero_point = f"at {kind.zero_point}" if kind.zero_point else "none"
+    layout = Layout(
+        kind.number_format,
+        (*(1 for _ in entry.shape[:-1]), kind.group),
+        kind.scale_format,
+        "real" if kind.minimum_bytes else zero_point,
+        kind.name,
+    )
+    return StoredTensor(
+        entry.name,
+        entry.shape,
+        layout,
+        (Span(source, offset, blocks * kind.nbytes),),
+        kind.parts(blocks),
+        read,
+        walk_step=step,
+    )
+
+
+def _decode(kind: BlockType, blocks: NDArray[np.uint8], rows: tuple[int], entry: _Entry) -> Values:
+    shape = rows + entry.shape[1:]
+    scales = kind.scales(blocks)
+    per_group = (*shape[:-1], shape[-1] // kind.group)
+    return Values(
+        kind.codes(blocks).reshape(shape),
+        (*(1 for _ in shape[:-1]), kind.group),
+        scales.scale.reshape(per_group),
+        np.array(kind.zero_point, np.int32) if kind.zero_point else None,
+        None if scales.offset is None else scales.offset.reshape(per_group),
+        CODEBOOKS.get(kind.number_format),
+    )
