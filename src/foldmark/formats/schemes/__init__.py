@@ -1,0 +1,1 @@
+"""How tools lay quantized weights out as named arrays, one module a tool."""
