@@ -226,6 +226,8 @@ class Artefact:
         header_bytes: bytes for names, shapes, metadata and graph.
         metadata: what the file says of itself, as text.
         warnings: what the reader saw on the way.
+        compressed: bytes that all tensors take in a compressed file, None where each lies
+            as it is and the sum of their own bytes counts.
     """
 
     path: Path
@@ -235,6 +237,7 @@ class Artefact:
     header_bytes: int
     metadata: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    compressed: int | None = None
 
     @property
     def size(self) -> int:

@@ -42,6 +42,7 @@ _KNOWN = (
     Names(".qweight", ".scale", ".zero_point"),
     Names(".qweight", ".weight_scale", ".weight_zero_point"),
     Names(".weight_q", ".scale", ".zero_point"),
+    Names("codes", "scale", "zero_point"),
     Names("", "_scale", "_zero_point"),
 )
 _CODE_FORMATS = ("int8", "uint8", "int16", "uint16", "float8_e4m3fn", "float8_e5m2")
@@ -67,7 +68,7 @@ def claim(shelf: Shelf) -> list[StoredTensor]:
 
 
 def _weight_name(module: str, names: Names) -> str:
-    return f"{module}.weight" if names.codes else module
+    return f"{module}.weight" if names.codes.startswith(".") else module or names.codes
 
 
 def scaled_tensor(
