@@ -9,12 +9,12 @@ import onnx
 from foldmark.errors import FileUnreadable, HostileFile, TruncatedFile
 from foldmark.formats.onnx_tensor import byte_count, check_header, external_entries
 
-__all__ = ["resolve_external"]
+__all__ = ["IN_MEMORY", "resolve_external"]
 
 _KNOWN_KEYS = frozenset({"location", "offset", "length", "checksum", "basepath"})
 # Together the tensors of one model may take this much memory before they stay in their files;
 # a protobuf of more than 2 GiB can't be written any more.
-_IN_MEMORY = 1 << 30
+IN_MEMORY = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,15 @@ class _Region:
     size: int
 
 
-def resolve_external(tensors: list[onnx.TensorProto], folder: Path, where: str) -> None:
+def resolve_external(
+    tensors: list[onnx.TensorProto], folder: Path, where: str, in_memory: int = IN_MEMORY
+) -> None:
     """Load tensors from the files they name, or, for a large model, point at the checked file.
 
     Every tensor is checked before the first byte is read or allocated: the file lies inside
     `folder`, links followed, and holds the bytes that offset, length and shape ask for. A
-    model whose tensors take more than 1 GiB keeps them on disk, their location made absolute;
-    `tensor_array` maps them.
+    model whose tensors take more than `in_memory` bytes keeps them on disk, their location made
+    absolute; `tensor_array` maps them.
 
     Raises:
         HostileFile: a location outside the folder, or numbers that can't be right.
@@ -41,7 +43,7 @@ def resolve_external(tensors: list[onnx.TensorProto], folder: Path, where: str) 
         FileUnreadable: a file that is missing or not a regular file.
     """
     regions = [_region(tensor, folder, where) for tensor in tensors]
-    settle = _load if sum(region.size for region in regions) <= _IN_MEMORY else _leave_in_place
+    settle = _load if sum(region.size for region in regions) <= in_memory else _leave_in_place
     for region in regions:
         settle(region)
 

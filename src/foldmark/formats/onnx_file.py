@@ -8,10 +8,10 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from foldmark.errors import FileUnreadable, FormatNotRecognised, HostileFile, TruncatedFile
-from foldmark.formats.onnx_external import resolve_external
+from foldmark.formats.onnx_external import IN_MEMORY, resolve_external
 from foldmark.formats.onnx_tensor import check_inline, is_external, model_tensors
 
-__all__ = ["ModelSource", "read_model"]
+__all__ = ["ModelSource", "read_model", "read_structure"]
 
 ModelSource: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -61,6 +61,17 @@ def read_model(source: ModelSource, name: str = "model") -> onnx.ModelProto:
     return _parse(_file_bytes(path), path.parent, str(source))
 
 
+def read_structure(path: Path) -> onnx.ModelProto:
+    """Return the model of a path, checked as by `read_model`, external tensors left in their files.
+
+    Each external tensor's location is absolute afterwards and its offset and length are stated.
+
+    Raises:
+        FileUnreadable, FormatNotRecognised, TruncatedFile, HostileFile: as `read_model`.
+    """
+    return _parse(_file_bytes(path), path.parent, str(path), in_memory=-1)
+
+
 def _file_bytes(path: Path) -> bytes:
     try:
         if path.is_dir():
@@ -80,7 +91,9 @@ def _file_bytes(path: Path) -> bytes:
         raise FileUnreadable("can't be read", where=str(path), got=reason.lower()) from None
 
 
-def _parse(data: bytes, folder: Path | None, where: str) -> onnx.ModelProto:
+def _parse(
+    data: bytes, folder: Path | None, where: str, in_memory: int = IN_MEMORY
+) -> onnx.ModelProto:
     if not data:
         raise FileUnreadable("the file is empty", where=where)
     _check_frame(data, where)
@@ -92,7 +105,7 @@ def _parse(data: bytes, folder: Path | None, where: str) -> onnx.ModelProto:
             "the ONNX model is damaged inside", where=where, todo="export or download it again"
         ) from None
     _check_content(model, where)
-    _check_tensors(model, folder, where)
+    _check_tensors(model, folder, where, in_memory)
     return model
 
 
@@ -152,7 +165,9 @@ def _check_content(model: onnx.ModelProto, where: str) -> None:
         )
 
 
-def _check_tensors(model: onnx.ModelProto, folder: Path | None, where: str) -> None:
+def _check_tensors(
+    model: onnx.ModelProto, folder: Path | None, where: str, in_memory: int = IN_MEMORY
+) -> None:
     external = []
     for tensor in model_tensors(model):
         if is_external(tensor):
@@ -166,4 +181,4 @@ def _check_tensors(model: onnx.ModelProto, folder: Path | None, where: str) -> N
             expected="a model given by its path, or one with its data loaded",
         )
     if external and folder is not None:
-        resolve_external(external, folder, where)
+        resolve_external(external, folder, where, in_memory)

@@ -68,7 +68,9 @@ def claim(shelf: Shelf) -> list[StoredTensor]:
 
 
 def _weight_name(module: str, names: Names) -> str:
-    return f"{module}.weight" if names.codes.startswith(".") else module or names.codes
+    if names.codes.startswith(".") and not module.endswith("weight"):
+        return f"{module}.weight"
+    return module or names.codes
 
 
 def scaled_tensor(

@@ -1,0 +1,329 @@
+"""OpenVINO IR: X.xml describes the layers, X.bin holds their constants.
+
+A compressed weight is a constant of u8, i8, u4 or i4 and a chain behind it:
+    Const -> Convert -> [Subtract a Const, or a Const through Convert] -> Multiply by a Const
+    value = (code - zero_point) * scale
+NNCF's groups stand as (out, groups, group size) with a scale of (out, groups, 1) and are shown
+as (out, in). The XML is read with every document type and entity refused.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.parsers import expat
+
+import ml_dtypes
+import numpy as np
+
+from foldmark.errors import FormatNotRecognised, HostileFile, NotSupported
+from foldmark.formats.bitfields import unpack_fields
+from foldmark.formats.plain import part_of
+from foldmark.formats.source import FileBytes
+from foldmark.formats.stored import Array, Artefact, Layout, Part, Span, StoredTensor, Values
+
+__all__ = ["read_openvino"]
+
+_LONGEST_XML = 1 << 28
+_CHUNK = 1 << 16
+# element type -> (number format, dtype of the bytes, bits of an element)
+_TYPES: Mapping[str, tuple[str, np.dtype[np.generic], int]] = {
+    "f32": ("float32", np.dtype(np.float32), 32),
+    "f16": ("float16", np.dtype(np.float16), 16),
+    "bf16": ("bfloat16", np.dtype(ml_dtypes.bfloat16), 16),
+    "f64": ("float64", np.dtype(np.float64), 64),
+    "f8e4m3": ("float8_e4m3fn", np.dtype(ml_dtypes.float8_e4m3fn), 8),
+    "f8e5m2": ("float8_e5m2", np.dtype(ml_dtypes.float8_e5m2), 8),
+    "f8e8m0": ("float8_e8m0fnu", np.dtype(ml_dtypes.float8_e8m0fnu), 8),
+    "i8": ("int8", np.dtype(np.int8), 8),
+    "u8": ("uint8", np.dtype(np.uint8), 8),
+    "i16": ("int16", np.dtype(np.int16), 16),
+    "u16": ("uint16", np.dtype(np.uint16), 16),
+    "i32": ("int32", np.dtype(np.int32), 32),
+    "u32": ("uint32", np.dtype(np.uint32), 32),
+    "i64": ("int64", np.dtype(np.int64), 64),
+    "u64": ("uint64", np.dtype(np.uint64), 64),
+    "boolean": ("bool", np.dtype(np.bool_), 8),
+    "i4": ("int4", np.dtype(np.uint8), 4),
+    "u4": ("uint4", np.dtype(np.uint8), 4),
+}
+_CODES = ("i8", "u8", "i4", "u4")
+
+
+@dataclass
+class _Layer:
+    """One layer of the description."""
+
+    number: str
+    name: str
+    kind: str
+    data: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Network:
+    """Layers by number and the edges between them."""
+
+    where: str
+    layers: dict[str, _Layer] = field(default_factory=dict)
+    users: dict[str, list[str]] = field(default_factory=dict)
+    makers: dict[tuple[str, str], str] = field(default_factory=dict)
+    root: str = ""
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        """Take one XML element."""
+        self.root = self.root or tag
+        if tag == "layer":
+            layer = _Layer(
+                attributes.get("id", ""), attributes.get("name", ""), attributes.get("type", "")
+            )
+            if layer.number in self.layers:
+                raise HostileFile("a layer's number stands twice", where=self.where)
+            self.layers[layer.number] = layer
+        elif tag == "data" and self.layers:
+            next(reversed(self.layers.values())).data.update(attributes)
+        elif tag == "edge":
+            source, target = attributes.get("from-layer", ""), attributes.get("to-layer", "")
+            self.users.setdefault(source, []).append(target)
+            self.makers[target, attributes.get("to-port", "")] = source
+
+    def user(self, layer: _Layer) -> _Layer | None:
+        """Return the one layer that takes this layer's value, None when there is no single one."""
+        users = self.users.get(layer.number, [])
+        return self.layers.get(users[0]) if len(users) == 1 else None
+
+    def constant_of(self, layer: _Layer, besides: _Layer) -> _Layer | None:
+        """Return the constant, direct or through Convert, that a layer takes beside another."""
+        for port in ("0", "1"):
+            maker = self.layers.get(self.makers.get((layer.number, port), ""))
+            if maker is None or maker is besides:
+                continue
+            if maker.kind == "Convert":
+                maker = self.layers.get(self.makers.get((maker.number, "0"), ""))
+            if maker is not None and maker.kind == "Const":
+                return maker
+        return None
+
+
+def read_openvino(path: Path) -> Artefact:
+    """Read the description; constants are read when asked for.
+
+    Raises:
+        HostileFile: entities, broken XML, or constants outside the weights.
+        FileUnreadable: no .bin beside the .xml.
+        NotSupported: an element type without a reader.
+    """
+    xml = FileBytes(path)
+    network = _parse(xml, str(path))
+    if network.root != "net":
+        raise FormatNotRecognised("XML, but not OpenVINO's", where=str(path), got=network.root[:40])
+    weights = FileBytes(path.with_suffix(".bin"))
+    taken: set[str] = set()
+    counted: set[tuple[int, int]] = set()
+    tensors = []
+    constants = [layer for layer in network.layers.values() if layer.kind == "Const"]
+    for layer in constants:
+        if layer.data.get("element_type") in _CODES:
+            found = _compressed(network, layer)
+            if found is not None:
+                taken |= {part.number for part in found if part is not None}
+                tensors.append(_stored(_constants(weights, found), counted))
+    for layer in constants:
+        if layer.number not in taken:
+            tensors.append(_plain(_constant(weights, layer), counted))
+    files = (xml, weights)
+    return Artefact(
+        path, "OpenVINO IR", files, tuple(tensors), xml.size, {"layers": str(len(network.layers))}
+    )
+
+
+def _parse(xml: FileBytes, where: str) -> _Network:
+    if xml.size > _LONGEST_XML:
+        raise HostileFile("the description is too long", where=where, got=str(xml.size))
+    network = _Network(where)
+    parser = expat.ParserCreate()
+
+    def refuse(*_: object) -> None:
+        raise HostileFile("the XML declares a document type or entities", where=where)
+
+    parser.StartDoctypeDeclHandler = refuse
+    parser.EntityDeclHandler = refuse
+    parser.StartElementHandler = network.start
+    try:
+        for start in range(0, xml.size, _CHUNK):
+            length = min(_CHUNK, xml.size - start)
+            parser.Parse(xml.read(start, length, "description"), start + length == xml.size)
+    except (expat.ExpatError, ValueError, LookupError) as fault:
+        raise HostileFile("the XML is broken", where=where, got=str(fault)) from fault
+    return network
+
+
+def _compressed(network: _Network, codes: _Layer) -> tuple[_Layer, _Layer, _Layer | None] | None:
+    """Follow the chain behind a constant: return codes, scale and zero point."""
+    convert = network.user(codes)
+    if convert is None or convert.kind != "Convert":
+        return None
+    before, after, zero_point = convert, network.user(convert), None
+    if after is not None and after.kind == "Subtract":
+        zero_point = network.constant_of(after, before)
+        before, after = after, network.user(after)
+    if after is None or after.kind != "Multiply":
+        return None
+    scale = network.constant_of(after, before)
+    return None if scale is None else (codes, scale, zero_point)
+
+
+@dataclass(frozen=True, eq=False)
+class _Constant:
+    """A constant's place in the weights."""
+
+    name: str
+    source: FileBytes
+    shape: tuple[int, ...]
+    number_format: str
+    dtype: np.dtype[np.generic]
+    bits: int
+    span: Span
+
+    def read(self, first: int, last: int) -> Array:
+        """Read elements first..last in C order."""
+        where, size = self.span.offset, self.bits // 8
+        if self.bits >= 8:
+            return self.source.array(self.dtype, where + first * size, last - first, self.name)
+        begin = first // 2
+        raw = self.source.array(np.uint8, where + begin, -(-last // 2) - begin, self.name)
+        fields = unpack_fields(raw, 4)[first - 2 * begin :][: last - first]
+        if self.number_format == "uint4":
+            return fields
+        return (fields ^ 8).astype(np.int8) - np.int8(8)
+
+    def load(self) -> Array:
+        """Read everything."""
+        return self.read(0, math.prod(self.shape)).reshape(self.shape)
+
+
+def _constant(weights: FileBytes, layer: _Layer) -> _Constant:
+    where = f"{weights.path}: {layer.name!r}"
+    kind = layer.data.get("element_type", "")
+    if kind not in _TYPES:
+        raise NotSupported(f"not supported: OpenVINO element type {kind[:20]!r}", where=where)
+    number_format, dtype, bits = _TYPES[kind]
+    text = [n.strip() for n in layer.data.get("shape", "").split(",") if n.strip()]
+    numbers = [*text, layer.data.get("offset", ""), layer.data.get("size", "")]
+    if not all(n.isascii() and n.isdigit() and len(n) < 19 for n in numbers):
+        raise HostileFile("a constant has an impossible shape or place", where=where)
+    *shape, offset, size = (int(n) for n in numbers)
+    if -(-math.prod(shape) * bits // 8) != size:
+        raise HostileFile(
+            "a constant does not hold what its shape says", where=where, got=f"{size} bytes"
+        )
+    weights.check(offset, size, f"constant {layer.name!r}")
+    return _Constant(
+        layer.name, weights, tuple(shape), number_format, dtype, bits, Span(weights, offset, size)
+    )
+
+
+def _constants(
+    weights: FileBytes, found: tuple[_Layer, _Layer, _Layer | None]
+) -> tuple[_Constant, _Constant, _Constant | None]:
+    codes, scale, zero_point = found
+    zeros = None if zero_point is None else _constant(weights, zero_point)
+    return _constant(weights, codes), _constant(weights, scale), zeros
+
+
+def _parts_once(
+    counted: set[tuple[int, int]], roles: dict[Part, _Constant | None]
+) -> dict[Part, int]:
+    """Count each place in the file once: constants may share one."""
+    parts = {}
+    for part, constant in roles.items():
+        if constant is not None:
+            place = (constant.span.offset, constant.span.nbytes)
+            parts[part] = 0 if place in counted else constant.span.nbytes
+            counted.add(place)
+    return parts
+
+
+def _stored(
+    constants: tuple[_Constant, _Constant, _Constant | None], counted: set[tuple[int, int]]
+) -> StoredTensor:
+    codes, scale, zeros = constants
+    block = _block(codes, scale)
+    if zeros is not None and math.prod(zeros.shape) not in (1, math.prod(scale.shape)):
+        raise HostileFile("as many zero points as scales are needed", where=codes.name)
+    shape, block = _flattened(codes.shape, block)
+    counts = tuple(-(-n // b) for n, b in zip(shape, block, strict=True))
+    across = math.prod(shape[1:])
+
+    def part(constant: _Constant, first: int, last: int) -> Array:
+        items = constant.load()
+        if items.size == 1:
+            return items.reshape((1,) * len(shape))
+        table = items.reshape(counts)
+        return table if not shape or counts[0] == 1 else table[first:last]
+
+    def read(first: int, last: int) -> Values:
+        rows = (last - first, *shape[1:]) if shape else ()
+        shift = None if zeros is None else part(zeros, first, last)
+        if shift is not None and shift.dtype.kind != "f":
+            shift = shift.astype(np.int32)
+        return Values(
+            codes.read(first * across, last * across).reshape(rows),
+            block,
+            part(scale, first, last).astype(np.float32),
+            shift,
+        )
+
+    layout = Layout(
+        codes.number_format,
+        block,
+        scale.number_format,
+        "none" if zeros is None else "stored",
+        "OpenVINO compressed",
+    )
+    spans = tuple(c.span for c in (codes, scale, zeros) if c is not None)
+    roles = {Part.CODES: codes, Part.SCALES: scale, Part.ZERO_POINTS: zeros}
+    return StoredTensor(codes.name, shape, layout, spans, _parts_once(counted, roles), read)
+
+
+def _block(codes: _Constant, scale: _Constant) -> tuple[int, ...]:
+    counts = scale.shape
+    if math.prod(counts) == 1:
+        return tuple(max(1, n) for n in codes.shape)
+    counts = (1,) * (len(codes.shape) - len(counts)) + counts
+    pairs = list(zip(codes.shape, counts, strict=False))
+    if len(counts) != len(codes.shape) or not all(c in (1, n) for n, c in pairs):
+        raise HostileFile(
+            "the scale does not fit its codes",
+            where=codes.name,
+            got=f"scale {list(scale.shape)} for codes {list(codes.shape)}",
+        )
+    return tuple(1 if c == n else max(1, n) for n, c in pairs)
+
+
+def _flattened(
+    shape: tuple[int, ...], block: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Show (out, groups, group size) as (out, in)."""
+    if len(shape) == 3 and block[:2] == (1, 1) and block[2] == shape[2]:
+        return (shape[0], shape[1] * shape[2]), (1, shape[2])
+    return shape, block
+
+
+def _plain(constant: _Constant, counted: set[tuple[int, int]]) -> StoredTensor:
+    shape = constant.shape
+    across = math.prod(shape[1:])
+
+    def read(first: int, last: int) -> Values:
+        rows = (last - first, *shape[1:]) if shape else ()
+        return Values(constant.read(first * across, last * across).reshape(rows))
+
+    role = {part_of(constant.number_format): constant}
+    return StoredTensor(
+        constant.name,
+        shape,
+        Layout(constant.number_format),
+        (constant.span,),
+        _parts_once(counted, dict(role)),
+        read,
+    )
