@@ -9,6 +9,7 @@ Source: numpy.lib.format.
 
 import io
 import shutil
+import tokenize
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -30,8 +31,17 @@ __all__ = ["members_of", "open_zip", "read_npy", "read_npz"]
 # A header may not be longer than this; numpy's own limit is 10,000 characters.
 _LONGEST_HEADER = 1 << 16
 # Deflated arrays may expand so far, unless they are small anyway.
-_MOST_EXPANSION, _SMALL = 200, 1 << 28
+_MOST_EXPANSION, _SMALL = 200, (1 << 28) + (1 << 16)
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_BROKEN_HEADER = (
+    ValueError,
+    TypeError,
+    SyntaxError,
+    tokenize.TokenError,
+    MemoryError,
+    RecursionError,
+    EOFError,
+)
 _BROKEN_ZIP = (
     zipfile.BadZipFile,
     zlib.error,
@@ -187,7 +197,7 @@ def _parse_header(start: bytes, where: str, name: str) -> _Header:
             raise NotSupported("npy version", where=where, got=str(version))
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran, dtype = read(stream, max_header_size=_LONGEST_HEADER)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, EOFError) as fault:
+    except _BROKEN_HEADER as fault:
         raise HostileFile(f"array {name!r} has a broken header", where=where) from fault
     if dtype.hasobject:
         raise NotSupported(

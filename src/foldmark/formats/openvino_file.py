@@ -165,6 +165,8 @@ def _compressed(network: _Network, codes: _Layer) -> tuple[_Layer, _Layer, _Laye
         return None
     before, after, zero_point = convert, network.user(convert), None
     if after is not None and after.kind == "Subtract":
+        if network.makers.get((after.number, "0")) != convert.number:
+            return None  # this constant is the zero point of another
         zero_point = network.constant_of(after, before)
         before, after = after, network.user(after)
     if after is None or after.kind != "Multiply":
