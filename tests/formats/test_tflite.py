@@ -46,7 +46,8 @@ def test_against_litert(tmp_path: Path, kind: str, axis: int | None) -> None:
     artefact = open_artefact(path)
     (tensor,) = artefact.tensors
     ours = tensor.load().dequantize()
-    np.testing.assert_array_equal(ours, by_litert(path, kind))
+    # Its kernel multiplies out, scale * code - scale * zero point, and so rounds twice.
+    np.testing.assert_allclose(ours, by_litert(path, kind), rtol=0, atol=scale.max() / 1000)
     pieces = [values.dequantize() for _, values in tensor.pieces(70)]
     np.testing.assert_array_equal(np.concatenate(pieces), ours)
     assert tensor.name == "w"
