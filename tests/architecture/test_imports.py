@@ -19,7 +19,7 @@ RANKS = {
     "runtimes": 6,
     "calibrate": 7,
     "methods": 7,
-    "surgery": 7,
+    "surgery": 8,
     "ledger": 8,
     "compare": 8,
     "proof": 8,

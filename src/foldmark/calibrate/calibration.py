@@ -1,0 +1,158 @@
+"""Ranges of a model's activations from data, a batch at a time."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+
+from foldmark.calibrate.observers import Observer, Range, choose_range
+from foldmark.calibrate.statistics import Detail, Statistics
+from foldmark.calibrate.tensors import observable
+from foldmark.errors import DataMismatch, InvalidRecipe, NoData
+from foldmark.runtimes.batches import Data
+from foldmark.runtimes.onnxruntime import Session
+
+__all__ = ["Calibration", "calibrate"]
+
+_SETTLED = 0.01  # a batch that widens no range by more than this adds nothing
+Progress = Callable[[int], None]
+
+
+@dataclass
+class Calibration:
+    """What was seen of a model's activations.
+
+    Attributes:
+        tensors: statistics by tensor.
+        unseen: tensors that can't be observed: inside If, Loop or Scan.
+        samples: samples that passed.
+        batches: batches that passed.
+        settled_after: the batch (from 1) after which no range grew by more than 1 %.
+        sources: where the samples came from.
+    """
+
+    tensors: dict[str, Statistics] = field(default_factory=dict)
+    unseen: tuple[str, ...] = ()
+    samples: int = 0
+    batches: int = 0
+    settled_after: int = 0
+    sources: tuple[str, ...] = ()
+
+    def merge(self, other: "Calibration") -> None:
+        """Take in another run over the same model.
+
+        Raises DataMismatch when the two observed different tensors.
+        """
+        if self.tensors and self.tensors.keys() != other.tensors.keys():
+            odd = sorted(self.tensors.keys() ^ other.tensors.keys())
+            raise DataMismatch(
+                "the two runs did not observe the same tensors",
+                where=", ".join(other.sources),
+                got=f"{len(odd)} that only one has, {odd[0]!r} first",
+            )
+        if not self.tensors:
+            self.tensors = {name: Statistics(each.detail) for name, each in other.tensors.items()}
+            self.unseen = other.unseen
+        for name, each in other.tensors.items():
+            self.tensors[name].merge(each)
+        self.settled_after = max(self.settled_after, self.batches + other.settled_after)
+        self.samples += other.samples
+        self.batches += other.batches
+        self.sources += other.sources
+
+    def ranges(self, observer: Observer) -> dict[str, Range]:
+        """Return the range of every tensor that was seen."""
+        return {
+            name: choose_range(each, observer, name)
+            for name, each in self.tensors.items()
+            if each.batches
+        }
+
+    def unchanged(self, observer: Observer) -> tuple[int, int]:
+        """Return (tensors for which the method gave what min-max gives, tensors)."""
+        plain = self.ranges(Observer(symmetry=observer.symmetry))
+        chosen = self.ranges(observer)
+        return sum(chosen[name] == plain[name] for name in plain), len(plain)
+
+    def outside(self, held_out: "Calibration", observer: Observer) -> Iterator[tuple[str, float]]:
+        """Yield (tensor, part of the held-out values outside the range), worst first.
+
+        Raises InvalidScheme unless the held-out run kept histograms.
+        """
+        ranges = self.ranges(observer)
+        shares = []
+        for name, each in held_out.tensors.items():
+            if name not in ranges or not each.batches:
+                continue
+            edges, counts = each.histogram.edges, each.histogram.counts
+            # A bin counts as outside when all of it is; ends inside a bin cost nothing then.
+            out = (edges[1:] <= ranges[name].low) | (edges[:-1] > ranges[name].high)
+            shares.append((name, float(counts[out].sum() / max(counts.sum(), 1))))
+        yield from sorted(shares, key=lambda pair: -pair[1])
+
+
+def calibrate(
+    model: onnx.ModelProto,
+    data: Data,
+    *,
+    observer: Observer | None = None,
+    tensors: Sequence[str] | None = None,
+    batch_size: int = 8,
+    threads: int | None = None,
+    detail: Detail | None = None,
+    progress: Progress | None = None,
+) -> Calibration:
+    """Run the model on the data and return what its activations looked like.
+
+    One session gives the activations of a batch, which are reduced and dropped: memory does
+    not grow with the number of batches.
+
+    Args:
+        model: the float model.
+        data: samples.
+        observer: decides what must be remembered, and the moving average's constant.
+        tensors: which activations; those worth quantizing when None.
+        batch_size: samples of one run.
+        threads: threads of one operator.
+        detail: what to remember, when not what the observer needs.
+        progress: called with the number of samples done.
+
+    Raises:
+        NonFiniteValue: an activation is NaN or infinite; names tensor and batch.
+        NoData: there is nothing to observe in the model.
+        InvalidRecipe: a named tensor does not exist.
+    """
+    observer = observer or Observer()
+    wanted, unseen = observable(model)
+    if tensors is not None:
+        _check_names(model, tensors)
+        wanted = tuple(dict.fromkeys(tensors))
+    if not wanted:
+        raise NoData("no activation here is worth observing", where="the model")
+    kept = detail or observer.detail
+    found = {name: Statistics(kept, observer.constant) for name in wanted}
+    inputs = {each.name for each in model.graph.input}
+    session = Session(model, taps=[name for name in wanted if name not in inputs], threads=threads)
+    samples, settled, number = 0, 0, 0
+    for number, batch in enumerate(data.batches(batch_size), 1):
+        values: Mapping[str, np.ndarray] = session.run(batch.feeds) | batch.feeds
+        grew = False
+        for name, statistics in found.items():
+            before = statistics.maximum - statistics.minimum
+            statistics.update(values[name], name, number - 1)
+            after = statistics.maximum - statistics.minimum
+            grew |= number == 1 or after > before * (1 + _SETTLED)
+        settled = number if grew else settled
+        samples += batch.samples
+        if progress is not None:
+            progress(samples)
+    return Calibration(found, unseen, samples, number, settled, (data.description,))
+
+
+def _check_names(model: onnx.ModelProto, tensors: Sequence[str]) -> None:
+    known = {name for node in model.graph.node for name in node.output}
+    known |= {value.name for value in model.graph.input}
+    for name in tensors:
+        if name not in known:
+            raise InvalidRecipe("the model has no such tensor", where=f"tensor {name!r}")

@@ -1,0 +1,107 @@
+"""What calibration remembers of a tensor: constant memory, however many batches pass."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foldmark.calibrate.histogram import Histogram
+from foldmark.errors import NonFiniteValue
+
+__all__ = ["DEFAULT_CONSTANT", "Detail", "Statistics", "per_channel"]
+
+DEFAULT_CONSTANT = 0.01
+
+
+class Detail(Enum):
+    """How much is remembered."""
+
+    ENDS = "smallest and largest value, and their moving averages"
+    HISTOGRAM = "the ends and a histogram"
+
+
+@dataclass
+class Statistics:
+    """Running statistics of one tensor, or of one channel of it.
+
+    Attributes:
+        detail: whether a histogram is kept.
+        constant: c of the moving averages: old + c (new - old) after the first batch.
+        batches: batches seen.
+        values: values seen.
+        minimum, maximum: over everything seen; infinity and -infinity before anything is.
+        average_minimum, average_maximum: moving averages of the batches' ends.
+        histogram: counts, empty without the detail.
+    """
+
+    detail: Detail = Detail.HISTOGRAM
+    constant: float = DEFAULT_CONSTANT
+    batches: int = 0
+    values: int = 0
+    minimum: float = np.inf
+    maximum: float = -np.inf
+    average_minimum: float = 0.0
+    average_maximum: float = 0.0
+    histogram: Histogram = field(default_factory=Histogram)
+
+    def update(self, values: NDArray[np.generic], name: str = "", batch: int | None = None) -> None:
+        """Take in one batch; an empty one changes nothing.
+
+        Raises NonFiniteValue with the tensor's name and the batch when a value is not finite.
+        """
+        if not values.size:
+            return
+        real = values.astype(np.float32, copy=False)
+        low, high = float(real.min()), float(real.max())
+        if not (np.isfinite(low) and np.isfinite(high)):
+            where = f"tensor {name!r}" + ("" if batch is None else f", batch {batch}")
+            kind = "NaN" if np.isnan(low) or np.isnan(high) else "infinity"
+            raise NonFiniteValue(
+                f"the float model gives {kind} here", where=where, todo="look at the inputs there"
+            )
+        first = not self.batches
+        self.minimum, self.maximum = min(self.minimum, low), max(self.maximum, high)
+        step = 1.0 if first else self.constant
+        self.average_minimum += step * (low - self.average_minimum)
+        self.average_maximum += step * (high - self.average_maximum)
+        self.batches += 1
+        self.values += real.size
+        if self.detail is Detail.HISTOGRAM:
+            self.histogram.add(real, low, high)
+
+    def merge(self, other: "Statistics") -> None:
+        """Take in what another run saw.
+
+        Ends and histogram are then those of both runs in any order. The moving averages are
+        weighted by the batches of each run.
+        """
+        if not other.batches:
+            return
+        share = other.batches / (self.batches + other.batches)
+        self.average_minimum += share * (other.average_minimum - self.average_minimum)
+        self.average_maximum += share * (other.average_maximum - self.average_maximum)
+        self.minimum = min(self.minimum, other.minimum)
+        self.maximum = max(self.maximum, other.maximum)
+        self.batches += other.batches
+        self.values += other.values
+        self.histogram.merge(other.histogram)
+
+
+def per_channel(
+    batches: Iterable[NDArray[np.generic]],
+    axis: int,
+    *,
+    detail: Detail = Detail.HISTOGRAM,
+    constant: float = DEFAULT_CONSTANT,
+) -> list[Statistics]:
+    """Return the statistics of every channel along `axis`, over all batches."""
+    channels: list[Statistics] = []
+    for batch in batches:
+        slices = np.moveaxis(batch, axis, 0)
+        if not channels:
+            channels = [Statistics(detail, constant) for _ in range(len(slices))]
+        for statistics, values in zip(channels, slices, strict=True):
+            statistics.update(values)
+    return channels
