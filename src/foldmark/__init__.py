@@ -11,6 +11,19 @@ __version__ = "0.1.0"
 
 _HOMES: dict[str, str] = {
     "FoldmarkError": "foldmark.errors",
+    "BlockShape": "foldmark.tensors.block",
+    "QuantizedTensor": "foldmark.tensors.quantized",
+    "Scheme": "foldmark.tensors.scheme",
+    "asymmetric": "foldmark.tensors.scheme",
+    "dequantize": "foldmark.tensors.calls",
+    "fake_quantize": "foldmark.tensors.calls",
+    "first_difference": "foldmark.tensors.calls",
+    "per_axis": "foldmark.tensors.block",
+    "per_group": "foldmark.tensors.block",
+    "per_tensor": "foldmark.tensors.block",
+    "quantize": "foldmark.tensors.calls",
+    "symmetric": "foldmark.tensors.scheme",
+    "tile": "foldmark.tensors.block",
     "verify": "foldmark.proof.verify",
 }
 

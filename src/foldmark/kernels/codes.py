@@ -1,0 +1,293 @@
+"""The codes of an array, piece by piece, from steps and offsets that are known."""
+
+from math import inf
+from threading import Lock
+from typing import Any, assert_never
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from foldmark.errors import InvalidScheme, NonFiniteValue
+from foldmark.exact.catalog import FLOAT32, FLOAT64
+from foldmark.exact.number import IntegerFormat
+from foldmark.exact.rounding import Rounding
+from foldmark.exact.rule import AffineRule, Clip, Infinity, NotANumber, Scaling, ZeroDivisor, ZeroOrder, definite
+from foldmark.kernels import loops
+from foldmark.kernels.arithmetic import fused_multiply_add
+from foldmark.kernels.blocks import Layout, Piece
+from foldmark.kernels.floats import Floats, all_finite, reader
+from foldmark.kernels.loops import Codes
+from foldmark.kernels.precision import Numbers, rounded
+
+__all__ = ["CodesJob", "codes_dtype", "expanded", "first_place", "raise_non_finite", "work_dtype"]
+
+
+def codes_dtype(codes: IntegerFormat) -> np.dtype[Any]:
+    """Return the smallest integer dtype that holds the codes of a format, one code an element."""
+    kind = "i" if codes.signed else "u"
+    for size in (1, 2, 4, 8):
+        dtype = np.dtype(f"{kind}{size}")
+        if np.iinfo(dtype).min <= codes.minimum and codes.maximum <= np.iinfo(dtype).max:
+            return dtype
+    raise InvalidScheme("no integer dtype holds these codes", got=codes.name)
+
+
+class CodesJob:
+    """The codes of one array, made piece by piece by any number of threads.
+
+    The rule must be definite: `rule.for_data(format_of(values.dtype))`. `place` tells the steps
+    and offsets of some blocks, `run` computes the codes of a piece of them. After all pieces have
+    run, `beyond` says whether an unclipped code was too large for the dtype.
+    """
+
+    def __init__(
+        self,
+        values: NDArray[Any],
+        rule: AffineRule,
+        layout: Layout,
+        dtype: np.dtype[Any],
+        work: np.dtype[Any],
+    ) -> None:
+        self.layout = layout
+        self.rule = rule
+        self.precision = definite(rule.precision, FLOAT32)
+        self.values = values
+        self.read = reader(values, layout)
+        self.codes = layout.empty(dtype)
+        self.rows = layout.dense_rows_of(self.codes)
+        self.beyond = False
+        self.refused: list[int] = []
+        self.lock = Lock()
+        self._work = work
+        self._step = np.empty(layout.table, self._work)
+        self._offset = np.empty(layout.table, self._work)
+        self._clean = True
+
+    def place(self, where: tuple[slice, slice], step: Numbers, offset: Numbers) -> None:
+        """Set the steps and offsets of the blocks at a place of the walked table."""
+        if self.rule.order == ZeroOrder.AFTER_ROUNDING:
+            offset = np.trunc(offset)
+        with np.errstate(all="ignore"):
+            self._step[where] = step
+            self._offset[where] = offset
+        divides = self.rule.scaling == Scaling.DIVIDE
+        usable = np.isfinite(step) & np.isfinite(offset) & ((step != 0) | (not divides))
+        self._clean &= bool(usable.all())
+
+    def run(self, piece: Piece) -> None:
+        """Compute the codes of one piece."""
+        out = self.rows[piece.first : piece.last, piece.start : piece.stop]
+        parameters = self._parameters(piece)
+        numbers = self.read(piece)
+        source = self._in_precision(numbers)
+        clean = self._clean and self._clips() and all_finite(source)
+        if clean and self._has_a_loop():
+            loop = loops.divide_even if self.rule.scaling == Scaling.DIVIDE else loops.multiply_even
+            loop(source, *parameters, *self._limits(), out)
+            return
+        scaled = self._before_rounding(source, *parameters)
+        special = [] if clean else self._special(numbers, scaled, piece)
+        self._store(scaled, *parameters, out)
+        for places, code in special:
+            out[places] = code
+
+    def finish(self) -> Codes:
+        """Return the codes once every piece has run.
+
+        Raises NonFiniteValue naming the first index that has no code.
+        """
+        if self.refused:
+            raise_non_finite(self.values, min(self.refused))
+        return self.codes
+
+    def _parameters(self, piece: Piece) -> tuple[NDArray[np.int64], Floats, Floats, int]:
+        where = self.layout.row_of[piece.first : piece.last] - piece.grid_rows.start
+        place = (piece.grid_rows, piece.grid_columns)
+        return where, self._step[place], self._offset[place], piece.segment
+
+    def _has_a_loop(self) -> bool:
+        rule = self.rule
+        return (
+            self._work == np.float32
+            and rule.order == ZeroOrder.AFTER_ROUNDING
+            and rule.rounding == Rounding.HALF_EVEN
+            and self._clips()
+            and rule.infinity != Infinity.CAST_TO_INT32
+        )
+
+    def _limits(self) -> tuple[Any, Any]:
+        """Return the lowest and the highest number that is stored, in the working dtype."""
+        codes, work = self.rule.codes, self._work.type
+        if self._clips():
+            return work(codes.minimum), work(codes.maximum)
+        low, high = int(np.iinfo(self.codes.dtype).min), int(np.iinfo(self.codes.dtype).max)
+        # The largest int64 is no float64; the one below it is.
+        return work(low), work(high) if int(work(high)) == high else np.nextafter(
+            work(high), work(0)
+        )
+
+    def _before_rounding(
+        self, source: Floats, where: NDArray[np.int64], step: Floats, offset: Floats, segment: int
+    ) -> Floats:
+        """Return the real codes that are then rounded to integers, in a scratch buffer."""
+        scratch = np.empty(source.shape, self._work)
+        scale = self._scale
+        match self.rule.order:
+            case ZeroOrder.AFTER_ROUNDING:
+                scale(source, where, step, segment, scratch)
+            case ZeroOrder.BEFORE_ROUNDING | ZeroOrder.WITH_HALF:
+                half = 0.5 if self.rule.order == ZeroOrder.WITH_HALF else 0.0
+                scale(source, where, step, segment, scratch)
+                self._round_step(scratch)
+                loops.add(scratch, where, offset + self._work.type(half), segment, scratch)
+            case ZeroOrder.FUSED if self._narrow():
+                steps = expanded(step, where, segment, scratch.shape)
+                offsets = expanded(offset, where, segment, scratch.shape)
+                scratch[...] = fused_multiply_add(source, steps, offsets, self.precision)
+            case ZeroOrder.FUSED:
+                loops.multiply_add(source, where, step, offset, segment, scratch)
+            case ZeroOrder.SUBTRACTED | ZeroOrder.SUBTRACTED_WITH_HALF:
+                moved = rounded(offset, self.precision).astype(self._work)
+                loops.add(source, where, -moved, segment, scratch)
+                self._round_step(scratch)
+                scale(scratch, where, step, segment, scratch)
+                if self.rule.order == ZeroOrder.SUBTRACTED_WITH_HALF:
+                    self._round_step(scratch)
+                    np.add(scratch, self._work.type(0.5), out=scratch)
+            case _:  # pragma: no cover
+                assert_never(self.rule.order)
+        self._round_step(scratch)
+        return scratch
+
+    def _scale(
+        self, source: Floats, where: NDArray[np.int64], step: Floats, segment: int, out: Floats
+    ) -> None:
+        """Divide by the steps or multiply with them."""
+        if self.rule.scaling != Scaling.DIVIDE:
+            loops.multiply(source, where, step, segment, out)
+            return
+        loops.divide(source, where, step, segment, out)
+        if self.rule.zero_divisor == ZeroDivisor.ZERO and not step.all():
+            out[expanded(step, where, segment, out.shape) == 0] = 0
+
+    def _clips(self) -> bool:
+        """Whether codes are held in range; a cast to int32 always ends in a clip."""
+        return self.rule.clip == Clip.SATURATE or self.rule.infinity == Infinity.CAST_TO_INT32
+
+    def _narrow(self) -> bool:
+        """Whether the working dtype holds more bits than the precision computed in."""
+        return self._work == np.float64 and self.precision != FLOAT64
+
+    def _in_precision(self, numbers: Floats) -> Floats:
+        """Return the numbers in the working dtype, rounded to the rule's precision."""
+        if numbers.dtype == self._work and not self._narrow():
+            return numbers
+        with np.errstate(all="ignore"):
+            source = numbers.astype(self._work)
+        self._round_step(source)
+        return source
+
+    def _round_step(self, scratch: Floats) -> None:
+        """Round what was computed in the working dtype to the rule's precision."""
+        if self._narrow():
+            scratch[...] = rounded(scratch, self.precision)
+
+    def _store(
+        self,
+        scaled: Floats,
+        where: NDArray[np.int64],
+        step: Floats,
+        offset: Floats,
+        segment: int,
+        out: Codes,
+    ) -> None:
+        """Round real codes, add the zero point if it comes now, clip, and write them."""
+        del step
+        loops.round_in_place(scaled.reshape(-1), self.rule.rounding)
+        if self.rule.order != ZeroOrder.AFTER_ROUNDING:
+            offset = np.zeros_like(offset)
+        if self.rule.infinity == Infinity.CAST_TO_INT32:
+            _wrap_int32(scaled, expanded(offset, where, segment, scaled.shape))
+            offset = np.zeros_like(offset)
+        low, high = self._limits()
+        if not self._clips():
+            codes = scaled + expanded(offset, where, segment, scaled.shape)
+            self.beyond |= bool(((codes < low) | (codes > high)).any())
+        loops.store(scaled, where, offset, segment, low, high, out)
+
+    def _special(
+        self, numbers: Floats, scaled: Floats, piece: Piece
+    ) -> list[tuple[NDArray[np.bool_], int]]:
+        """Return where the real codes are no numbers, with the codes that the rule gives them."""
+        codes = self.rule.codes
+        nan, refused = np.isnan(scaled), np.zeros(scaled.shape, bool)
+        if self.rule.nan == NotANumber.RAISE:
+            refused |= nan
+        if self.rule.infinity == Infinity.RAISE:
+            refused |= np.isinf(numbers)
+        if refused.any():
+            with self.lock:
+                self.refused.append(first_place(refused, piece, self.layout))
+        found = [(nan, _code_of_nan(self.rule))]
+        if self.rule.infinity != Infinity.CAST_TO_INT32:
+            found += [(scaled == inf, codes.maximum), (scaled == -inf, codes.minimum)]
+        return found
+
+
+def raise_non_finite(values: NDArray[Any], place: int) -> None:
+    """Raise NonFiniteValue for the number at a place counted in C order."""
+    index = tuple(int(i) for i in np.unravel_index(place, values.shape))
+    value = float(values[index])
+    what = "infinity" if abs(value) == inf else "not a number"
+    raise NonFiniteValue(
+        f"{what} has no code under this rule",
+        where=f"index {place if values.ndim == 1 else list(index)}",
+        got=str(value),
+    )
+
+
+def first_place(chosen: NDArray[np.bool_], piece: Piece, layout: Layout) -> int:
+    """Return the place in C order of the first chosen element of a piece."""
+    rows, columns = np.nonzero(chosen)
+    walked = (rows + piece.first) * layout.length + columns + piece.start
+    index = np.unravel_index(walked, [layout.shape[axis] for axis in layout.order])
+    back = tuple(index[axis] for axis in np.argsort(layout.order))
+    return int(np.ravel_multi_index(back, layout.shape).min())
+
+
+def work_dtype(rule: AffineRule, dtype: np.dtype[Any], offset: ArrayLike) -> np.dtype[Any]:
+    """Return the dtype of scratch buffers: float32 only where every sum in it is what it should be.
+
+    Whole numbers and halves are exact in float32 up to 2^22, and so are their sums.
+    """
+    given = np.asarray(offset, np.float64)
+    with np.errstate(all="ignore"):
+        exact = (np.abs(given) <= 1 << 22) & (given.astype(np.float32) == given)
+    narrow = rule.precision == FLOAT32 and dtype.itemsize <= 2 and bool(exact.all())
+    return np.dtype(np.float32 if narrow else np.float64)
+
+
+def expanded(
+    table: NDArray[Any], where: NDArray[np.int64], segment: int, shape: tuple[int, ...]
+) -> NDArray[Any]:
+    """Return the parameter of every element of a piece."""
+    return np.repeat(table[where], segment, axis=1)[:, : shape[1]]
+
+
+def _code_of_nan(rule: AffineRule) -> int:
+    match rule.nan:
+        case NotANumber.HIGHEST:
+            return rule.codes.maximum
+        case NotANumber.ZERO:
+            return rule.codes.clip(0)
+        case NotANumber.LOWEST | NotANumber.RAISE:
+            return rule.codes.minimum
+        case _:  # pragma: no cover
+            assert_never(rule.nan)
+
+
+def _wrap_int32(whole: Floats, offset: Floats) -> None:
+    """Cast to int32 as x86 does, -2^31 for all that does not fit, and add with wrap-around."""
+    fits = (whole >= -(2.0**31)) & (whole <= 2.0**31 - 1)
+    cast = np.where(fits, whole, -(2.0**31)).astype(np.int64)
+    whole[...] = (cast + offset.astype(np.int64)).astype(np.int32)

@@ -1,0 +1,47 @@
+"""One decorator for every hot loop: compiled on first use, kept on disk, free of the GIL.
+
+The loops are small on purpose. Each compiles in a fraction of a second, so the first call of a
+fresh installation never waits long, and each is plain enough for the compiler to vectorise:
+slices instead of computed indices, integers of one width, no branch on the data. Larger work is
+composed of them piece by piece, with the pieces small enough to stay in the cache.
+
+Nothing here may change a bit: no relaxed floating-point mode is ever asked for, so products and
+sums are never contracted, divisions never become reciprocals, subnormals are never flushed.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, ParamSpec, TypeVar
+
+from numba import njit
+from numba.core.typing import signature
+from numba.extending import intrinsic
+
+__all__ = ["compiled", "fused"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy"}
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a loop over arrays when it is first called with each set of dtypes.
+
+    The machine code is kept beside the source, or in the user's cache folder where that is not
+    writable; where neither is, each process compiles for itself.
+    """
+    try:
+        kept: Callable[P, R] = njit(cache=True, **_OPTIONS)(function)
+    except RuntimeError:
+        return njit(**_OPTIONS)(function)
+    return kept
+
+
+@intrinsic
+def fused(_typing: Any, x: Any, y: Any, z: Any) -> Any:
+    """Return x * y + z rounded once, for use in compiled loops; all three of one float type."""
+
+    def code(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    return (signature(x, x, y, z), code) if x == y == z else None

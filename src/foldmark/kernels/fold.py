@@ -1,0 +1,222 @@
+"""One array on its way to scales, zero points and codes by a whole rule.
+
+Where blocks fit the cache, range, scale and codes of some blocks are done before the next ones
+are touched, so that the array comes from memory once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foldmark.exact.catalog import FLOAT32
+from foldmark.exact.rule import Clip, Infinity, NotANumber, Rule, ZeroForm, definite
+from foldmark.kernels.affine import Grid
+from foldmark.kernels.blocks import Layout, Piece
+from foldmark.kernels.codes import CodesJob, codes_dtype, first_place, raise_non_finite, work_dtype
+from foldmark.kernels.floats import Floats, all_finite, dtype_of, format_of, reader, working_dtype
+from foldmark.kernels.loops import Codes
+from foldmark.kernels.ranges import ends_of, piece_ends, unset_ends
+from foldmark.kernels.scales import choose
+from foldmark.kernels.threads import each
+
+__all__ = ["QuantizedGroup", "quantize_array", "ranges_to_grid"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantizedGroup:
+    """Codes with the scales and zero points that are stored beside them.
+
+    codes       any shape         the smallest integer dtype that holds the rule's codes
+    scale       the grid's shape  in the dtype that the rule stores scales in
+    zero_point  the grid's shape  integers, or floats where the rule's zero points are real
+    """
+
+    codes: Codes
+    scale: Floats
+    zero_point: NDArray[Any]
+
+
+def quantize_array(values: NDArray[Any], block: Sequence[int] | None, rule: Rule) -> QuantizedGroup:
+    """Quantize every block of an array on its own.
+
+    values  any shape  float32, float16, bfloat16 or float64
+    block   extent of a block along every axis; the last block of an axis may be cut short
+
+    Raises NonFiniteValue naming the first index that the rule has no code for.
+    """
+    layout = Layout.of(values, block)
+    for dtype in (codes_dtype(rule.codes), np.dtype(np.int64)):
+        fold = Fold(values, rule, layout, dtype)
+        wholes = layout.whole_pieces()
+        if wholes is None:
+            fold.fold(layout.pieces(), each, slice(0, layout.table[0]), slice(0, layout.table[1]))
+        else:
+            each(fold.fold_piece, wholes)
+        fold.raise_if_refused()
+        if not fold.job.beyond:
+            break
+    grid = fold.grid()
+    return QuantizedGroup(fold.job.finish(), grid.scale, grid.zero_point)
+
+
+def ranges_to_grid(values: NDArray[Any], rule: Rule, block: Sequence[int] | None) -> Grid:
+    """Return scale and zero point of every block, stored and as used for its codes.
+
+    values  any shape  float32, float16, bfloat16 or float64
+    block   extent of a block along every axis
+    ->      arrays of the grid's shape
+
+    Raises NonFiniteValue naming the first NaN or infinity that the rule does not allow.
+    """
+    layout = Layout.of(values, block)
+    fold = Fold(values, rule, layout, codes_dtype(rule.codes))
+    fold.measure(layout.pieces(), each)
+    whole = slice(0, layout.table[0]), slice(0, layout.table[1])
+    fold.raise_if_refused()
+    fold.choose(whole)
+    return fold.grid()
+
+
+class Fold:
+    """One array on its way to codes: ends, then grid, then codes, some blocks at a time."""
+
+    def __init__(
+        self, values: NDArray[Any], rule: Rule, layout: Layout, dtype: np.dtype[Any]
+    ) -> None:
+        data = format_of(values.dtype)
+        self.values = values
+        self.rule = rule.for_data(data)
+        self.layout = layout
+        self.read = reader(values, layout)
+        work = work_dtype(self.rule.affine, dtype, _largest_offset(self.rule))
+        self.job = CodesJob(values, self.rule.affine, layout, dtype, work)
+        self.low, self.high = unset_ends(layout.table, working_dtype(data))
+        self.scale = np.empty(layout.table, dtype_of(definite(self.rule.scale.stored, FLOAT32)))
+        self.zero_point = np.empty(layout.table, _zero_dtype(self.rule))
+        self.step = np.empty(layout.table, np.float64)
+        self.offset = np.empty(layout.table, np.float64)
+
+    def fold_piece(self, piece: Piece) -> None:
+        """Fold a piece that owns all its blocks, in the calling thread."""
+        parts = self.layout.parts(piece)
+        self.fold(parts, one_by_one, piece.grid_rows, piece.grid_columns)
+
+    def fold(
+        self,
+        pieces: list[Piece],
+        run: Callable[[Callable[[Piece], None], Sequence[Piece]], None],
+        grid_rows: slice,
+        grid_columns: slice,
+    ) -> None:
+        """Fold pieces that together own the blocks at a place of the table."""
+        self.measure(pieces, run)
+        if not self.job.refused:
+            self.choose((grid_rows, grid_columns))
+            run(self.job.run, pieces)
+
+    def measure(
+        self,
+        pieces: list[Piece],
+        run: Callable[[Callable[[Piece], None], Sequence[Piece]], None],
+    ) -> None:
+        """Find the ends of the blocks that pieces touch."""
+        run(self._measure, pieces)
+
+    def _measure(self, piece: Piece) -> None:
+        numbers = self.read(piece)
+        affine = self.rule.affine
+        lowest, highest = piece_ends(numbers, self.layout, piece)
+        refused = None
+        if affine.nan == NotANumber.RAISE or affine.infinity == Infinity.RAISE:
+            refused = None if all_finite(numbers) else self._refused(numbers)
+        place = (piece.grid_rows, piece.grid_columns)
+        with self.job.lock:
+            np.minimum(self.low[place], lowest, out=self.low[place])
+            np.maximum(self.high[place], highest, out=self.high[place])
+            if refused is not None and refused.any():
+                self.job.refused.append(first_place(refused, piece, self.layout))
+
+    def _refused(self, numbers: Floats) -> NDArray[np.bool_]:
+        refused = np.zeros(numbers.shape, bool)
+        if self.rule.affine.nan == NotANumber.RAISE:
+            refused |= np.isnan(numbers)
+        if self.rule.affine.infinity == Infinity.RAISE:
+            refused |= np.isinf(numbers)
+        return refused
+
+    def choose(self, place: tuple[slice, slice]) -> None:
+        """Choose the grid of the blocks at a place of the table."""
+        low, high = ends_of(self.low[place], self.high[place])
+        found = choose(low, high, self.rule, partial(self._first_is_low, place=place))
+        with np.errstate(all="ignore"):
+            self.scale[place] = found.scale
+            self.zero_point[place] = found.zero_point
+        self.step[place] = found.step
+        self.offset[place] = found.offset
+        self.job.place(place, found.step, found.offset)
+
+    def grid(self) -> Grid:
+        """Return the grid of the whole array, in its own shape."""
+        back = self.layout.from_table
+        return Grid(back(self.scale), back(self.zero_point), back(self.step), back(self.offset))
+
+    def raise_if_refused(self) -> None:
+        """Raise NonFiniteValue for the first number that the rule does not allow."""
+        if self.job.refused:
+            raise_non_finite(self.values, min(self.job.refused))
+
+    def _first_is_low(
+        self, tied: NDArray[np.bool_], place: tuple[slice, slice]
+    ) -> NDArray[np.bool_]:
+        """Say for which of the tied blocks the low end comes first in C order."""
+        low_first = np.zeros(tied.shape, bool)
+        places = np.arange(np.prod(self.layout.table)).reshape(self.layout.table)[place]
+        sizes = [self.layout.grid[axis] for axis in self.layout.order]
+        back = np.argsort(self.layout.order)
+        for row, column in zip(*np.nonzero(tied), strict=True):
+            walked = np.unravel_index(places[row, column], sizes)
+            index = [int(walked[axis]) for axis in back]
+            cut = tuple(
+                slice(i * extent, (i + 1) * extent)
+                for i, extent in zip(index, self.layout.block, strict=True)
+            )
+            numbers = self.values[cut].ravel()
+            magnitudes = np.abs(numbers)
+            farthest = np.nanmax(magnitudes.astype(np.float64))
+            low_first[row, column] = numbers[np.argmax(magnitudes == farthest)] < 0
+        return low_first
+
+
+def one_by_one(work: Callable[[Piece], None], pieces: Sequence[Piece]) -> None:
+    for piece in pieces:
+        work(piece)
+
+
+def _zero_dtype(rule: Rule) -> np.dtype[Any]:
+    """Return the dtype of stored zero points: the codes' own where they fit, int64 where not."""
+    if rule.affine.zero_is_real:
+        return dtype_of(definite(rule.zero_point.stored, FLOAT32))
+    dtype = codes_dtype(rule.codes)
+    limits, possible = np.iinfo(dtype), _possible_zero_points(rule)
+    fits = possible and all(limits.min <= code <= limits.max for code in possible)
+    return dtype if fits else np.dtype(np.int64)
+
+
+def _possible_zero_points(rule: Rule) -> list[int]:
+    """Return bounds of the integer zero points that a rule can choose; none when unbounded."""
+    zero = rule.zero_point
+    fixed = [tiny.zero_point for tiny in rule.scale.tiny if tiny.zero_point is not None]
+    if zero.form == ZeroForm.FIXED:
+        return [zero.fixed, *fixed]
+    return [zero.lowest, zero.highest, *fixed] if zero.clip == Clip.SATURATE else []
+
+
+def _largest_offset(rule: Rule) -> float:
+    """Return how large an offset can become in the codes' own unit."""
+    if rule.affine.zero_is_real:
+        return 0.0  # it is in the values' unit, and rounded to the precision before it is used
+    return float(max((abs(code) for code in _possible_zero_points(rule)), default=1 << 32))

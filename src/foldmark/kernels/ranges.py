@@ -1,0 +1,149 @@
+"""The ends of every block: its lowest and highest number, in one pass of reads.
+
+Floats are compared as integers: with the sign bit as it is and the other bits flipped where it
+is set, the patterns of an IEEE float order like the numbers, minus zero just below zero, with
+NaN beyond the infinities. Integer minima and maxima need no order of evaluation, so the compiler
+vectorises them, and one comparison at the end tells whether a block was finite.
+"""
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foldmark.kernels.blocks import Layout, Piece
+from foldmark.kernels.compiled import compiled
+from foldmark.kernels.floats import Floats, all_finite, dtype_of, format_of, reader, working_dtype
+from foldmark.kernels.threads import each
+
+__all__ = ["block_ends", "ends_of", "piece_ends", "unset_ends"]
+
+
+def block_ends(values: NDArray[Any], block: Sequence[int]) -> tuple[Floats, Floats]:
+    """Return the lowest and the highest number of every block.
+
+    values  any shape     float32, float16, bfloat16 or float64
+    block   extent of a block along every axis
+    ->      the grid's shape, twice, in the dtype of the values
+
+    NaN is passed over; a block of nothing but NaN has the ends 0 and 0. Blocks are never empty:
+    an array without elements has an empty grid.
+    """
+    layout = Layout.of(values, block)
+    read = reader(values, layout)
+    low, high = unset_ends(layout.table, working_dtype(format_of(values.dtype)))
+    lock = Lock()
+
+    def look(piece: Piece) -> None:
+        lowest, highest = piece_ends(read(piece), layout, piece)
+        place = (piece.grid_rows, piece.grid_columns)
+        with lock:
+            np.minimum(low[place], lowest, out=low[place])
+            np.maximum(high[place], highest, out=high[place])
+
+    each(look, layout.pieces())
+    dtype = dtype_of(format_of(values.dtype))
+    lows, highs = ends_of(low, high)
+    return layout.from_table(lows).astype(dtype), layout.from_table(highs).astype(dtype)
+
+
+def piece_ends(
+    numbers: Floats, layout: Layout, piece: Piece
+) -> tuple[NDArray[np.signedinteger[Any]], NDArray[np.signedinteger[Any]]]:
+    """Return the ends of the blocks that a piece touches, as ordered integers."""
+    rows = layout.row_of[piece.first : piece.last] - piece.grid_rows.start
+    shape = (
+        piece.grid_rows.stop - piece.grid_rows.start,
+        piece.grid_columns.stop - piece.grid_columns.start,
+    )
+    low, high = unset_ends(shape, numbers.dtype)
+    find = _ends_32 if numbers.dtype == np.float32 else _ends_64
+    if all_finite(numbers):
+        find(numbers.view(low.dtype), rows, piece.segment, low, high)
+        return low, high
+    unused = low.copy(), high.copy()
+    for end, beyond, other in ((low, np.inf, unused[1]), (high, -np.inf, unused[0])):
+        seen = np.where(np.isnan(numbers), numbers.dtype.type(beyond), numbers)
+        pair = (end, other) if end is low else (other, end)
+        find(seen.view(low.dtype), rows, piece.segment, *pair)
+    return low, high
+
+
+def ends_of(
+    low: NDArray[np.signedinteger[Any]], high: NDArray[np.signedinteger[Any]]
+) -> tuple[Floats, Floats]:
+    """Turn the ordered integers of `piece_ends`, merged over all pieces, into numbers."""
+    lows, highs = _from_keys(low), _from_keys(high)
+    nothing = ~(lows <= highs)  # untouched ends are NaN
+    return np.where(nothing, 0, lows), np.where(nothing, 0, highs)
+
+
+def _from_keys(keys: NDArray[np.signedinteger[Any]]) -> Floats:
+    width = 8 * keys.dtype.itemsize
+    bits = keys ^ ((keys >> (width - 1)) & keys.dtype.type((1 << (width - 1)) - 1))
+    return bits.view(np.float32 if width == 32 else np.float64)
+
+
+def unset_ends(
+    shape: tuple[int, int], dtype: np.dtype[Any]
+) -> tuple[NDArray[np.signedinteger[Any]], NDArray[np.signedinteger[Any]]]:
+    """Return ends that any number moves, for data of the working dtype `dtype`."""
+    integer = np.int32 if dtype == np.float32 else np.int64
+    limits = np.iinfo(integer)
+    return np.full(shape, limits.max, integer), np.full(shape, limits.min, integer)
+
+
+@compiled
+def _ends_32(
+    bits: NDArray[np.int32],
+    row_of: NDArray[np.int64],
+    segment: int,
+    low: NDArray[np.int32],
+    high: NDArray[np.int32],
+) -> None:
+    magnitude = np.int32(0x7FFFFFFF)
+    for r in range(bits.shape[0]):
+        row, lows, highs = bits[r], low[row_of[r]], high[row_of[r]]
+        if segment == 1:
+            for i in range(row.size):
+                key = np.int32(row[i] ^ np.int32(np.int32(row[i] >> np.int32(31)) & magnitude))
+                lows[i] = min(lows[i], key)
+                highs[i] = max(highs[i], key)
+            continue
+        for s in range(lows.size):
+            part = row[s * segment : min(s * segment + segment, row.size)]
+            lowest, highest = lows[s], highs[s]
+            for i in range(part.size):
+                key = np.int32(part[i] ^ np.int32(np.int32(part[i] >> np.int32(31)) & magnitude))
+                lowest = min(lowest, key)
+                highest = max(highest, key)
+            lows[s], highs[s] = lowest, highest
+
+
+@compiled
+def _ends_64(
+    bits: NDArray[np.int64],
+    row_of: NDArray[np.int64],
+    segment: int,
+    low: NDArray[np.int64],
+    high: NDArray[np.int64],
+) -> None:
+    magnitude = np.int64(0x7FFFFFFFFFFFFFFF)
+    for r in range(bits.shape[0]):
+        row, lows, highs = bits[r], low[row_of[r]], high[row_of[r]]
+        if segment == 1:
+            for i in range(row.size):
+                key = row[i] ^ ((row[i] >> np.int64(63)) & magnitude)
+                lows[i] = min(lows[i], key)
+                highs[i] = max(highs[i], key)
+            continue
+        for s in range(lows.size):
+            part = row[s * segment : min(s * segment + segment, row.size)]
+            lowest, highest = lows[s], highs[s]
+            for i in range(part.size):
+                key = part[i] ^ ((part[i] >> np.int64(63)) & magnitude)
+                lowest = min(lowest, key)
+                highest = max(highest, key)
+            lows[s], highs[s] = lowest, highest
