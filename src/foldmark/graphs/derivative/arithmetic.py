@@ -29,7 +29,7 @@ def _subtract(at: Step) -> Gradients:
     if at.wants(0):
         gradients[0] = _back(at, 0, at.gradient)
     if at.wants(1):
-        gradients[1] = at.tape.emit("Neg", _back(at, 1, at.gradient))
+        gradients[1] = at.negate(_back(at, 1, at.gradient))
     return gradients
 
 
@@ -50,7 +50,7 @@ def _divide(at: Step) -> Gradients:
         gradients[0] = _back(at, 0, quotient)
     if at.wants(1):
         product = at.tape.multiply(quotient, at.output())
-        gradients[1] = at.tape.emit("Neg", _back(at, 1, product))
+        gradients[1] = at.negate(_back(at, 1, product))
     return gradients
 
 
@@ -137,7 +137,7 @@ def _remainder(at: Step) -> Gradients:
     if at.wants(1):
         tape = at.tape
         whole = tape.divide(tape.subtract(at.input(), at.output()), at.input(1))
-        gradients[1] = tape.emit("Neg", _back(at, 1, tape.multiply(at.gradient, whole)))
+        gradients[1] = at.negate(_back(at, 1, tape.multiply(at.gradient, whole)))
     return gradients
 
 

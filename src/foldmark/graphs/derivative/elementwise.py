@@ -24,7 +24,7 @@ def _passed(at: Step) -> Gradients:
 
 def _negated(at: Step) -> Gradients:
     """dx = -g."""
-    return {0: at.tape.emit("Neg", at.gradient)}
+    return {0: at.negate(at.gradient)}
 
 
 def _gate(at: Step, condition: str, inside: str, outside: str) -> Gradients:
@@ -50,7 +50,7 @@ def _sqrt(at: Step) -> Gradients:
 
 def _reciprocal(at: Step) -> str:
     """d(1/x) = -(1/x)^2."""
-    return at.tape.emit("Neg", at.tape.multiply(at.output(), at.output()))
+    return at.negate(at.tape.multiply(at.output(), at.output()))
 
 
 def _exp(at: Step) -> str:
@@ -60,7 +60,7 @@ def _exp(at: Step) -> str:
 def _erf(at: Step) -> str:
     """d erf(x) = 2 / sqrt(pi) exp(-x^2)."""
     squared = at.tape.multiply(at.input(), at.input())
-    bell = at.tape.emit("Exp", at.tape.emit("Neg", squared))
+    bell = at.tape.emit("Exp", at.negate(squared))
     return at.scale(bell, 2 / math.sqrt(math.pi))
 
 
@@ -83,7 +83,7 @@ def _sin(at: Step) -> str:
 
 
 def _cos(at: Step) -> str:
-    return at.tape.emit("Neg", at.tape.emit("Sin", at.input()))
+    return at.negate(at.tape.emit("Sin", at.input()))
 
 
 def _tan(at: Step) -> str:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from foldmark.graphs.light import LightModel, lighten
 
-__all__ = ["Fact", "Facts", "Probe", "probe"]
+__all__ = ["Fact", "Facts", "Probe", "probe", "shapes_follow_data"]
 
 Array = NDArray[np.generic]
 
@@ -34,6 +34,25 @@ _PARAMETERS: dict[str, tuple[int, ...]] = {
 }
 
 
+# Operators whose output's shape is decided by an input's values: slot -> decides.
+_SHAPING: dict[str, tuple[int, ...]] = {
+    **_PARAMETERS,
+    "Compress": (0, 1),
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "NonMaxSuppression": (0, 1, 2, 3, 4),
+    "NonZero": (0,),
+    "OneHot": (1,),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Squeeze": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Unique": (0,),
+    "Unsqueeze": (1,),
+}
+
+
 @dataclass(frozen=True)
 class Fact:
     """What is known of one value.
@@ -52,6 +71,12 @@ class Fact:
     def is_float(self) -> bool:
         """True when the value can carry a derivative."""
         return np.issubdtype(self.dtype, np.floating)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What two facts must share for one derivative to fit both."""
+        steers = self.value is not None and not self.is_float
+        return (self.shape, self.dtype.str, self.value.tobytes() if steers else b"")  # type: ignore[union-attr]
 
 
 Facts = Mapping[str, Fact]
@@ -120,6 +145,26 @@ def probe(model: onnx.ModelProto | LightModel) -> Probe:
     return Probe(
         LightModel(probing, light.weights), outputs, shapes, dtypes, constants, tuple(parameters)
     )
+
+
+def shapes_follow_data(model: onnx.ModelProto | LightModel) -> bool:
+    """Return True when batches of equal shapes may meet inner values of different shapes.
+
+    It is so when what an input holds, and not its shape alone, reaches a place that decides a
+    shape or a cut; a graph inside a node is taken to do so.
+    """
+    graph = lighten(model).model.graph
+    stored = {tensor.name for tensor in graph.initializer}
+    of_data = {value.name for value in graph.input} - stored
+    for node in graph.node:
+        if any(attribute.HasField("g") for attribute in node.attribute):
+            return True
+        slots = _SHAPING.get(node.op_type, ())
+        if any(slot < len(node.input) and node.input[slot] in of_data for slot in slots):
+            return True
+        if node.op_type not in ("Shape", "Size") and of_data.intersection(node.input):
+            of_data.update(node.output)
+    return False
 
 
 def _dtypes(light: LightModel, constants: Mapping[str, Array]) -> dict[str, np.dtype[np.generic]]:

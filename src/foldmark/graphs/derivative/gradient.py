@@ -36,16 +36,17 @@ def gradient(
     with_respect_to: Sequence[str],
     facts: Facts,
     *,
-    keep: Sequence[str] = (),
+    seed: str = "",
 ) -> Derivative:
-    """Return the graph of d(sum of `output`) / d(each of `with_respect_to`).
+    """Return the graph of factor * d(sum of `output`) / d(each of `with_respect_to`).
 
     Args:
         model: flat and prepared (see `prepare`).
         output: name of a value; a scalar in the usual case.
         with_respect_to: values, inputs or initializers of the graph.
         facts: types and shapes on the data that the graph will run on (see `probe`).
-        keep: further values of the forward graph to return.
+        seed: name of a further input, of the output's type and shape, that holds the factor;
+            the factor is 1 when no name is given.
 
     Raises:
         NoDerivative: an operator on the path has none; names operator and node.
@@ -54,12 +55,18 @@ def gradient(
     tape = Tape(facts, opset_of(light.model))
     nodes = list(light.model.graph.node)
     wanted = _wanted(nodes, set(with_respect_to), tape)
-    arrived = _walk_back(nodes, output, wanted, tape)
+    arrived = _walk_back(nodes, output, wanted, tape, seed)
     gradients = {name: _total(tape, arrived[name]) for name in with_respect_to if name in arrived}
     for index, node in tape.replaced.items():
         nodes[index] = node
-    results = [output, *keep, *gradients.values()]
-    return Derivative(_assemble(light, nodes, tape, list(dict.fromkeys(results))), gradients)
+    results = list(dict.fromkeys([output, *gradients.values()]))
+    derived = _assemble(light, nodes, tape, results)
+    if seed:
+        fact = facts[output]
+        element = onnx.helper.np_dtype_to_tensor_dtype(fact.dtype)
+        value = onnx.helper.make_tensor_value_info(seed, element, fact.shape)
+        derived.model.graph.input.append(value)
+    return Derivative(derived, gradients)
 
 
 def _wanted(nodes: Sequence[onnx.NodeProto], starts: set[str], tape: Tape) -> set[str]:
@@ -76,11 +83,12 @@ def _wanted(nodes: Sequence[onnx.NodeProto], starts: set[str], tape: Tape) -> se
 
 
 def _walk_back(
-    nodes: Sequence[onnx.NodeProto], output: str, moving: set[str], tape: Tape
+    nodes: Sequence[onnx.NodeProto], output: str, moving: set[str], tape: Tape, seed: str
 ) -> dict[str, list[str]]:
     """Run every rule between the starts and the output; return what arrived at each value."""
     fact = tape.facts[output]
-    arrived: dict[str, list[str]] = {output: [tape.constant(np.ones(fact.shape), fact.dtype)]}
+    first = seed or tape.constant(np.ones(fact.shape), fact.dtype)
+    arrived: dict[str, list[str]] = {output: [first]}
     for index in range(len(nodes) - 1, -1, -1):
         node = nodes[index]
         if not any(name in arrived and name in moving for name in node.output):
@@ -131,7 +139,7 @@ def _assemble(
     graph = model.graph
     graph.name = "gradient"
     graph.node.extend(reversed(kept))
-    graph.input.extend(light.model.graph.input)
+    graph.input.extend(_of_known_shape(value, tape.facts) for value in light.model.graph.input)
     weights = {name: array for name, array in light.weights.items() if name in needed}
     graph.initializer.extend(t for t in light.model.graph.initializer if t.name in needed)
     for name, array in tape.constants.items():
@@ -144,6 +152,15 @@ def _assemble(
             graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in results)
     return LightModel(model, weights)
+
+
+def _of_known_shape(value: onnx.ValueInfoProto, facts: Facts) -> onnx.ValueInfoProto:
+    """Return an input with its observed shape: the runtime then plans memory beforehand."""
+    fact = facts.get(value.name)
+    if fact is None:
+        return value
+    element = onnx.helper.np_dtype_to_tensor_dtype(fact.dtype)
+    return onnx.helper.make_tensor_value_info(value.name, element, fact.shape)
 
 
 def _read(node: onnx.NodeProto) -> set[str]:

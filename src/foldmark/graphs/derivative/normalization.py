@@ -98,7 +98,7 @@ def _batch_norm(at: Step) -> Gradients:
     if at.wants(2):
         gradients[2] = tape.reduce_sum(g, others)
     if at.wants(3):
-        gradients[3] = tape.emit("Neg", tape.multiply(tape.reduce_sum(g, others), slope))
+        gradients[3] = at.negate(tape.multiply(tape.reduce_sum(g, others), slope))
     if at.wants(1) or at.wants(4):
         centred = tape.subtract(at.input(), _channels(at, at.input(3)))
         aligned = tape.reduce_sum(tape.multiply(g, centred), others)

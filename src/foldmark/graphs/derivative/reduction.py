@@ -87,7 +87,7 @@ def _squares(at: Step) -> str:
 
 def _log_sum(at: Step) -> str:
     """D log(sum x) = 1 / sum x."""
-    return at.tape.emit("Exp", at.tape.emit("Neg", _kept(at, at.output())))
+    return at.tape.emit("Exp", at.negate(_kept(at, at.output())))
 
 
 def _log_sum_rule(at: Step) -> Gradients:

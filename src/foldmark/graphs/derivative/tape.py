@@ -40,6 +40,10 @@ class Tape(Emitter):
         """Append value * factor; nothing when the factor is 1."""
         return value if factor == 1 else self.multiply(value, self.number(factor, dtype))
 
+    def negate(self, value: str, dtype: np.dtype[np.generic]) -> str:
+        """Append -value, as a product: several times faster than Neg in ONNX Runtime."""
+        return self.scale(value, -1, dtype)
+
     def sum_to(self, value: str, got: Sequence[int], want: Sequence[int]) -> str:
         """Append the sum over the axes along which `want` was broadcast to `got`."""
         got, want = tuple(got), tuple(want)
@@ -131,6 +135,10 @@ class Step:
     def scale(self, value: str, factor: float) -> str:
         """Append value * factor."""
         return self.tape.scale(value, factor, self.dtype)
+
+    def negate(self, value: str) -> str:
+        """Append -value."""
+        return self.tape.negate(value, self.dtype)
 
     def parameter(self, slot: int) -> NDArray[np.generic] | None:
         """Return the value of an integer input, None when it isn't given."""
