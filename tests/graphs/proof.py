@@ -1,6 +1,7 @@
 """The promise of a graph taken apart, checked by running it."""
 
 from collections.abc import Iterable
+from enum import Enum
 
 import numpy as np
 import onnx
@@ -11,6 +12,14 @@ from foldmark.graphs.reading.read import read_quantized
 from foldmark.graphs.sites import QuantizedGraph
 
 Feeds = dict[str, np.ndarray]
+
+
+class Arithmetic(Enum):
+    """How near the simulated model has to come to the quantized one."""
+
+    EXACT = "the same operators in the same order"
+    SUMMED_OTHERWISE = "float sums in another order, which may tip single codes"
+    UNCHECKED = "integer kernels, compared by the test itself"
 
 
 def run(
@@ -77,14 +86,13 @@ def prove(
     original: onnx.ModelProto | None,
     feeds: Feeds,
     *,
-    same_arithmetic: bool = True,
+    arithmetic: Arithmetic = Arithmetic.EXACT,
     same_float: bool = True,
 ) -> QuantizedGraph:
     """Take a model apart and check what the parts promise.
 
     The skeleton with every error added is the simulated model; the simulated model is the
-    quantized one (to the last bit, or to float32 accuracy where integers are summed in another
-    order); the skeleton is the float model.
+    quantized one; the skeleton is the float model.
     """
     graph = read_quantized(quantized, original)
     assert graph.original is quantized
@@ -95,10 +103,14 @@ def prove(
     replayed = run(injected(graph.skeleton, deltas(graph, feeds)), feeds)
     for name in real:
         assert replayed[name].dtype == real[name].dtype
-        change = float(np.abs(simulated[name] - plain[name].astype(np.float64)).max(initial=0.0))
-        np.testing.assert_allclose(replayed[name], simulated[name], rtol=0, atol=1e-5 * change)
-        if same_arithmetic:
+        change = np.abs(simulated[name] - plain[name].astype(np.float64))
+        tolerance = 1e-5 * change.max(initial=0.0)
+        np.testing.assert_allclose(replayed[name], simulated[name], rtol=0, atol=tolerance)
+        if arithmetic is Arithmetic.EXACT:
             np.testing.assert_array_equal(simulated[name], real[name])
+        elif arithmetic is Arithmetic.SUMMED_OTHERWISE:
+            apart = np.abs(simulated[name] - real[name].astype(np.float64))
+            assert apart.mean() <= 0.01 * change.mean()
     if original is not None and same_float:
         for (name, got), expected in zip(plain.items(), run(original, feeds).values(), strict=True):
             np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6, err_msg=name)

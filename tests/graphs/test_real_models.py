@@ -1,10 +1,12 @@
 """MiniLM and a residual network, as ONNX Runtime's tools quantize them."""
 
 import time
+from collections.abc import Callable
 
+import numpy as np
 import onnx
 import pytest
-from tests.graphs.proof import prove
+from tests.graphs.proof import Arithmetic, prove
 from tests.models import digits, minilm
 from tests.models.copies import Copy, quantized
 
@@ -12,13 +14,13 @@ from foldmark.graphs.reading.read import read_quantized
 from foldmark.graphs.sites import QuantizedGraph, SiteKind
 
 
-def prove_minilm(copy: Copy, **expected: bool) -> QuantizedGraph:
+def prove_minilm(copy: Copy, **expected) -> QuantizedGraph:
     feeds = minilm.tokens(minilm.SENTENCES[:2], 12)
     path = quantized(minilm.minilm(), copy, minilm.tokens(minilm.SENTENCES, 32))
     return prove(onnx.load(path), onnx.load(minilm.minilm()), feeds, **expected)
 
 
-def prove_digits(copy: Copy, **expected: bool) -> QuantizedGraph:
+def prove_digits(copy: Copy, **expected) -> QuantizedGraph:
     path = digits.residual_network()
     images = {"image": digits.images()[0][:64]}
     copied = onnx.load(quantized(path, copy, images))
@@ -27,7 +29,7 @@ def prove_digits(copy: Copy, **expected: bool) -> QuantizedGraph:
 
 @pytest.mark.parametrize("copy", [Copy.QDQ, Copy.QDQ_PER_CHANNEL])
 def test_minilm_qdq(copy: Copy) -> None:
-    graph = prove_minilm(copy)
+    graph = prove_minilm(copy, arithmetic=Arithmetic.SUMMED_OTHERWISE)
     assert not graph.unmatched
     by_kind = {kind: [s for s in graph.sites if s.kind is kind] for kind in SiteKind}
     matrices = [s for s in by_kind[SiteKind.WEIGHT] if s.operator == "MatMul"]
@@ -42,9 +44,67 @@ def test_minilm_qdq(copy: Copy) -> None:
 
 @pytest.mark.parametrize("copy", [Copy.QDQ, Copy.QDQ_PER_CHANNEL])
 def test_residual_network_qdq(copy: Copy) -> None:
-    graph = prove_digits(copy)
+    graph = prove_digits(copy, arithmetic=Arithmetic.SUMMED_OTHERWISE)
     assert not graph.unmatched
     assert {s.operator for s in graph.sites if s.kind is SiteKind.BIAS} >= {"Conv"}
+
+
+def test_minilm_qoperator() -> None:
+    graph = prove_minilm(Copy.QOPERATOR, arithmetic=Arithmetic.UNCHECKED)
+    assert not graph.unmatched
+    assert all("LayerNorm" not in site.name or site.operator for site in graph.sites)
+    assert {s.layer for s in graph.sites if s.kind is SiteKind.KEY} == {
+        f"encoder/layer.{i}/attention/self" for i in range(6)
+    }
+
+
+def test_residual_network_qoperator() -> None:
+    graph = prove_digits(Copy.QOPERATOR, arithmetic=Arithmetic.UNCHECKED)
+    assert not graph.unmatched
+    assert [s.name for s in graph.sites if s.kind is SiteKind.ACTIVATION] == [
+        "image",
+        "/Relu_output_0",
+        "/block1/Relu_output_0",
+        "/block1/second/Conv_output_0",
+        "/block1/Relu_1_output_0",
+        "/Relu_1_output_0",
+        "/block2/Relu_output_0",
+        "/block2/second/Conv_output_0",
+        "/block2/Relu_1_output_0",
+        "/ReduceMean_output_0",
+        "logits",
+    ]
+
+
+@pytest.mark.parametrize("proof", [prove_minilm, prove_digits])
+def test_dynamic_quantization(proof: Callable[..., QuantizedGraph]) -> None:
+    graph = proof(Copy.DYNAMIC, arithmetic=Arithmetic.UNCHECKED)
+    assert not graph.unmatched
+    moving = [site for site in graph.sites if site.kind is SiteKind.ACTIVATION]
+    assert all(site.encoding.is_dynamic for site in moving)
+    assert {site.operator for site in moving} <= {"MatMul", "Conv"}
+    assert {n.op_type for n in graph.skeleton.graph.node}.isdisjoint(
+        {"DynamicQuantizeLinear", "MatMulInteger", "ConvInteger"}
+    )
+
+
+def test_the_published_int8_minilm_decoded_by_cast_and_mul() -> None:
+    feeds = minilm.tokens(minilm.SENTENCES[:2], 12)
+    quantized_model = onnx.load(minilm.published_int8())
+    names = [value.name for value in quantized_model.graph.input]
+    feeds = {name: feeds.get(name, np.zeros_like(feeds["input_ids"])) for name in names}
+    graph = prove(
+        quantized_model,
+        onnx.load(minilm.minilm()),
+        feeds,
+        arithmetic=Arithmetic.SUMMED_OTHERWISE,
+        same_float=False,
+    )
+    assert len(graph.sites) == 38
+    assert {site.kind for site in graph.sites} == {SiteKind.WEIGHT}
+    assert not graph.unmatched
+    layers = [site.layer for site in graph.sites if site.operator == "MatMul"]
+    assert layers[0] == "inner/encoder/layer.0/attention/self/query"
 
 
 def test_minilm_is_read_in_about_a_second() -> None:

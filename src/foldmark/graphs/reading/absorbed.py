@@ -9,7 +9,7 @@ from foldmark.graphs.reading.names import without_suffixes
 from foldmark.graphs.reading.workspace import Workspace, attributes
 from foldmark.graphs.sites import Encoding
 
-__all__ = ["OriginalGraph", "restored"]
+__all__ = ["OriginalGraph", "restored", "title"]
 
 _Bounds = tuple[float | None, float | None]
 
@@ -80,18 +80,26 @@ def restored(space: Workspace, x: str, encoding: Encoding) -> str:
     maker = space.made.get(x)
     if maker is not None and maker.op_type in _CLIPPING:
         return x
-    bounds = _bounds(space, x, encoding)
-    return x if bounds is None else _write(space, x, bounds)
+    name = _original_name(space, x)
+    if space.original is None or name is None:
+        return _write(space, x, (0.0, None), x) if _starts_at_zero(space, x, encoding) else x
+    node = space.original.clipping(name)
+    if node is None or _survives(space, node):
+        return x
+    return _write(space, x, space.original.bounds(node), node.output[0])
 
 
-def _bounds(space: Workspace, x: str, encoding: Encoding) -> _Bounds | None:
-    graph = space.original
-    names = without_suffixes(x) if graph is not None else iter(())
-    name = next((name for name in names if graph is not None and name in graph.makers), None)
-    if graph is None or name is None:
-        return (0.0, None) if _starts_at_zero(space, x, encoding) else None
-    node = graph.clipping(name)
-    return None if node is None or _survives(space, node) else graph.bounds(node)
+def title(space: Workspace, value: str) -> str:
+    """Return what to call a value: its name in the float model where that is known."""
+    return space.titles.get(value) or _original_name(space, value) or value
+
+
+def _original_name(space: Workspace, value: str) -> str | None:
+    if space.original is None:
+        return None
+    known = space.original.makers
+    names = without_suffixes(space.titles.get(value, value))
+    return next((name for name in names if name in known), None)
 
 
 def _survives(space: Workspace, node: onnx.NodeProto) -> bool:
@@ -109,11 +117,13 @@ def _starts_at_zero(space: Workspace, x: str, encoding: Encoding) -> bool:
     return int(encoding.zero_point) == int(ml_dtypes.iinfo(encoding.zero_point.dtype).min)
 
 
-def _write(space: Workspace, x: str, bounds: _Bounds) -> str:
-    if bounds == (0.0, None):
-        return space.emit("Relu", [x], space.fresh(f"{x}_relu"))
+def _write(space: Workspace, x: str, bounds: _Bounds, shown: str) -> str:
+    operator = "Relu" if bounds == (0.0, None) else "Clip"
     inputs = [x]
-    for side, bound in zip(("low", "high"), bounds, strict=True):
+    for side, bound in zip(("low", "high"), bounds if operator == "Clip" else (), strict=False):
         known = bound is not None
-        inputs.append(space.constant(np.asarray(bound, np.float32), f"{x}_{side}") if known else "")
-    return space.emit("Clip", inputs, space.fresh(f"{x}_clip"))
+        array = np.asarray(bound, np.float32)
+        inputs.append(space.constant(array, f"{x}_{side}") if known else "")
+    output = space.fresh(f"{x}_{operator.lower()}")
+    space.titles[output] = space.titles.get(shown, shown)
+    return space.emit(operator, inputs, output)

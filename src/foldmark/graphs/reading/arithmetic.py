@@ -51,7 +51,8 @@ def dequantized(
     whole = is_integer(codes.dtype)
     numbers = codes.astype(np.int32 if whole else np.float32)
     if whole and zero_point is not None and zero_point.any():
-        numbers = numbers - spread(zero_point.astype(np.int32), codes.shape, axis, block_size)
+        zero = zero_point.astype(np.int32 if is_integer(zero_point.dtype) else np.float32)
+        numbers = numbers - spread(zero, codes.shape, axis, block_size)
     wide = spread(scale.astype(np.float32), codes.shape, axis, block_size)
     return (numbers.astype(np.float32) * wide).astype(scale.dtype, copy=False)
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from foldmark.graphs.reading.liveness import live_nodes
-from foldmark.graphs.reading.workspace import Draft, Workspace
+from foldmark.graphs.reading.workspace import Draft, Workspace, used_inside
 
 __all__ = ["assemble", "simulated_nodes", "skeleton_nodes"]
 
@@ -54,7 +54,10 @@ def assemble(
     graph.input.extend(v for v in source.graph.input if v.name not in space.constants)
     graph.output.extend(source.graph.output)
     graph.node.extend(nodes)
-    _, needed = live_nodes(nodes, [value.name for value in source.graph.output])
+    needed = {value.name for value in source.graph.output}
+    for node in nodes:
+        needed.update(node.input)
+        needed.update(used_inside(node))
     for name in sorted(needed & space.constants.keys()):
         if name in replaced:
             graph.initializer.append(numpy_helper.from_array(replaced[name], name))

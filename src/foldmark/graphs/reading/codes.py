@@ -6,7 +6,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from foldmark.graphs.reading.absorbed import restored
+from foldmark.graphs.reading.absorbed import restored, title
 from foldmark.graphs.reading.arithmetic import dequantized, format_name, quantized
 from foldmark.graphs.reading.movement import axis_before, data_inputs, is_movement
 from foldmark.graphs.reading.parameters import (
@@ -109,7 +109,7 @@ def _from_quantizer(space: Workspace, node: onnx.NodeProto, read: Parameters, wa
     after = wanted or space.fresh(f"{before}_dequantized")
     encoding = encoding_of(space, _lower(kind), read)
     clipped = restored(space, before, encoding)
-    space.drafts.append(Draft(before, clipped, after, encoding))
+    space.drafts.append(Draft(title(space, clipped), clipped, after, encoding))
     return _plain(space, node.output[0], read, after)
 
 
@@ -123,7 +123,7 @@ def _code_type(space: Workspace, node: onnx.NodeProto) -> int:
         return int(onnx.TensorProto.UINT8)
     chosen = attributes(node).get("output_dtype", 0)
     if chosen:
-        return int(chosen)  # type: ignore[call-overload]
+        return int(chosen)
     zero_point = space.constants.get(space.value(node.input[2])) if len(node.input) > 2 else None
     return int(onnx.TensorProto.UINT8 if zero_point is None else zero_point.data_type)
 

@@ -39,8 +39,8 @@ class Parameters:
 def parameters_of(space: Workspace, node: onnx.NodeProto) -> Parameters:
     """Return what a QuantizeLinear or DequantizeLinear node works with."""
     given = attributes(node)
-    block_size = int(given.get("block_size", 0))  # type: ignore[call-overload]
-    axis = int(given.get("axis", 1))  # type: ignore[call-overload]
+    block_size = int(given.get("block_size", 0))
+    axis = int(given.get("axis", 1))
     per_tensor = not block_size and is_single(space, node.input[1])
     return Parameters(
         node.input[1],

@@ -49,6 +49,8 @@ def read_quantized(
             space.copy(node)
         else:
             rule(space, node)
+    for value in space.model.graph.output:
+        space.value(value.name)
     simulated = assemble(space, simulated_nodes(space), {})
     drafts = _live(simulated, space.drafts)
     matches = match_weights(_weights(space, drafts), float_model)

@@ -16,7 +16,15 @@ from foldmark.graphs.sites import Encoding
 if TYPE_CHECKING:
     from foldmark.graphs.reading.absorbed import OriginalGraph
 
-__all__ = ["Draft", "Workspace", "attributes", "subgraphs", "used_inside"]
+__all__ = [
+    "Accumulator",
+    "Draft",
+    "StoredWeight",
+    "Workspace",
+    "attributes",
+    "subgraphs",
+    "used_inside",
+]
 
 
 @dataclass
@@ -49,6 +57,38 @@ class Draft:
         return self.codes is not None
 
 
+@dataclass(frozen=True)
+class Accumulator:
+    """An integer product whose scale is not complete yet.
+
+    Attributes:
+        node: the MatMulInteger or ConvInteger.
+        factors: names of what it was multiplied by so far.
+    """
+
+    node: onnx.NodeProto
+    factors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StoredWeight:
+    """A constant that Cast, Sub and Mul are turning from codes into real values.
+
+    Attributes:
+        name: of the constant.
+        codes: as stored, moved as the graph moved them.
+        scale: of the codes' rank, broadcasts to their shape.
+        zero_point: like scale, None for none.
+        gather: the Gather that takes some rows of it before it is real, if there is one.
+    """
+
+    name: str
+    codes: NDArray[Any]
+    scale: NDArray[Any]
+    zero_point: NDArray[Any] | None = None
+    gather: onnx.NodeProto | None = None
+
+
 @dataclass
 class Workspace:
     """A model's graph on its way to the simulated form.
@@ -67,6 +107,9 @@ class Workspace:
         made: the written node of each value.
         original: the float model's graph, None when there is none.
         decoded: float value of (codes, scale, zero point, axis, block size).
+        accumulators: integer products on their way to be real.
+        stored: constants on their way to be real.
+        titles: what to call a value to the reader, where that is not its name.
         pending: values whose replacement is written when something first reads them.
     """
 
@@ -78,6 +121,9 @@ class Workspace:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     drafts: list[Draft] = field(default_factory=list)
     decoded: dict[tuple[object, ...], str] = field(default_factory=dict)
+    accumulators: dict[str, Accumulator] = field(default_factory=dict)
+    stored: dict[str, StoredWeight] = field(default_factory=dict)
+    titles: dict[str, str] = field(default_factory=dict)
     made: dict[str, onnx.NodeProto] = field(default_factory=dict)
     original: "OriginalGraph | None" = None
     pending: dict[str, Callable[[], None]] = field(default_factory=dict)
@@ -199,7 +245,7 @@ class Workspace:
         return array
 
 
-def attributes(node: onnx.NodeProto) -> dict[str, object]:
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
     """Return a node's attributes as Python values."""
     return {item.name: helper.get_attribute_value(item) for item in node.attribute}
 
