@@ -18,6 +18,7 @@ _HOMES: dict[str, str] = {
     "dequantize": "foldmark.tensors.calls",
     "fake_quantize": "foldmark.tensors.calls",
     "first_difference": "foldmark.tensors.calls",
+    "int_matmul": "foldmark.tensors.calls",
     "per_axis": "foldmark.tensors.block",
     "per_group": "foldmark.tensors.block",
     "per_tensor": "foldmark.tensors.block",

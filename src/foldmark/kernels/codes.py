@@ -11,7 +11,16 @@ from foldmark.errors import InvalidScheme, NonFiniteValue
 from foldmark.exact.catalog import FLOAT32, FLOAT64
 from foldmark.exact.number import IntegerFormat
 from foldmark.exact.rounding import Rounding
-from foldmark.exact.rule import AffineRule, Clip, Infinity, NotANumber, Scaling, ZeroDivisor, ZeroOrder, definite
+from foldmark.exact.rule import (
+    AffineRule,
+    Clip,
+    Infinity,
+    NotANumber,
+    Scaling,
+    ZeroDivisor,
+    ZeroOrder,
+    definite,
+)
 from foldmark.kernels import loops
 from foldmark.kernels.arithmetic import fused_multiply_add
 from foldmark.kernels.blocks import Layout, Piece

@@ -4,18 +4,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from foldmark.errors import DataMismatch
 from foldmark.kernels.blocks import PIECE
 from foldmark.kernels.codes import codes_dtype
+from foldmark.kernels.dot import integer_matmul
 from foldmark.kernels.floats import format_of
 from foldmark.kernels.fold import quantize_array
 from foldmark.tensors.arrays import as_array
 from foldmark.tensors.quantized import QuantizedTensor
 from foldmark.tensors.scheme import Scheme
 
-__all__ = ["Difference", "dequantize", "fake_quantize", "first_difference", "quantize"]
+__all__ = [
+    "Difference",
+    "dequantize",
+    "fake_quantize",
+    "first_difference",
+    "int_matmul",
+    "quantize",
+]
 
 
 def quantize(array: Any, scheme: Scheme) -> QuantizedTensor:
@@ -50,6 +58,20 @@ def fake_quantize(array: Any, scheme: Scheme) -> NDArray[np.floating[Any]]:
     The same numbers as `quantize(array, scheme).dequantize()`.
     """
     return quantize(array, scheme).dequantize()
+
+
+def int_matmul(a: Any, b: Any, zero_a: ArrayLike = 0, zero_b: ArrayLike = 0) -> NDArray[np.int64]:
+    """Return the exact matrix product of codes, sum (a - zero_a)(b - zero_b), in int64.
+
+    a       (..., rows, K)    integers
+    b       (K, columns)      integers
+    zero_a  () or (rows, 1);  zero_b  () or (columns,)
+    ->      (..., rows, columns)  in steps of scale_a * scale_b
+
+    A sum that int32 can't hold comes out right here; compare with its low 32 bits to see where
+    a runtime's accumulator wraps. Raises DataMismatch when the inner lengths differ.
+    """
+    return integer_matmul(as_array(a), as_array(b), zero_a, zero_b)
 
 
 @dataclass(frozen=True, slots=True)
