@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from foldmark.errors import NotSupported
 from foldmark.graphs.emitter import Emitter
+from foldmark.graphs.inlining import reread
 from foldmark.graphs.light import LightModel, lighten, outside
 from foldmark.graphs.sites import Site
 
@@ -163,25 +164,10 @@ def _rewired(
     for node in source.node:
         copy = graph.node.add()
         copy.CopyFrom(node)
-        _reread(copy, last)
+        reread(copy, last)
         copy.output[:] = [plain.get(name, name) for name in node.output]
         for name in node.output:
             graph.node.extend(additions.get(name, ()))
     for name in sorted(outputs & last.keys()):
         graph.node.append(onnx.helper.make_node("Identity", [last[name]], [name], name=name))
     return LightModel(model, weights)
-
-
-def _reread(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Let a node, and the graphs inside it, read values by other names."""
-    node.input[:] = [names.get(name, name) for name in node.input]
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            own = {value.name for value in graph.input}
-            own |= {tensor.name for tensor in graph.initializer}
-            own |= {name for child in graph.node for name in child.output}
-            seen = {old: new for old, new in names.items() if old not in own}
-            for child in graph.node:
-                _reread(child, seen)
-            for value in graph.output:
-                value.name = seen.get(value.name, value.name)
