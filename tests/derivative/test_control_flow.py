@@ -147,7 +147,7 @@ def test_a_loop_runs_as_often_as_the_data_says(limit: int, ceiling: float, turns
 def test_a_loop_that_does_not_run_gives_its_state() -> None:
     model = parse_model(LOOP)
     del model.graph.output[1]
-    model.graph.node[0].output[1] = ""
+    model.graph.node[0].output[1] = "unread"
     specialised = flat(model, looped(0, 99))
     assert [d.choice for d in specialised.decisions] == [0]
     with pytest.raises(NotSupported, match="runs no turn"):

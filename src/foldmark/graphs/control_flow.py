@@ -171,6 +171,9 @@ def _observed(flat: onnx.ModelProto, observe: Observe) -> dict[str, int]:
 def _count_turns(node: onnx.NodeProto) -> str:
     """Add an output to a Loop that has one entry a turn, and return its name."""
     (body,) = subgraphs(node)
+    # ONNX Runtime takes no nameless output of a Loop.
+    for i, name in enumerate(node.output):
+        node.output[i] = name or f"output {i} of {node.name}"
     turn = f"turn of {node.output[0] or node.name}"
     body.node.append(onnx.helper.make_node("Identity", [body.input[0].name], [turn]))
     body.output.append(onnx.helper.make_tensor_value_info(turn, onnx.TensorProto.INT64, []))
@@ -219,7 +222,7 @@ def _expand_loop(outer: Outer, node: onnx.NodeProto, turns: int) -> Expansion:
         if output:
             nodes.append(onnx.helper.make_node("Identity", [name], [output], name=output))
     for stack, output in zip(stacks, node.output[len(state) :], strict=False):
-        if output:
+        if output in outer.read:
             nodes += _stacked(outer, stack, output, node)
     watching, watched = _loop_watch(outer, node.input[0], conditions, turns)
     return nodes + watching, watched
@@ -285,7 +288,7 @@ def _expand_scan(outer: Outer, node: onnx.NodeProto, turns: int) -> Expansion:
     out_axes = list(attributes.get("scan_output_axes", [0] * len(stacks)))
     out_backward = list(attributes.get("scan_output_directions", [0] * len(stacks)))
     for i, output in enumerate(node.output[len(state) :]):
-        if output:
+        if output in outer.read:
             stack = stacks[i][::-1] if out_backward[i] else stacks[i]
             nodes += _stacked(outer, stack, output, node, axis=int(out_axes[i]))
     length = outer.fresh(f"turns of {node.name or node.output[0]}")

@@ -6,11 +6,16 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-__all__ = ["Outer", "inline", "replaced_nodes", "reread", "subgraphs"]
+__all__ = ["Outer", "inline", "names_read", "replaced_nodes", "reread", "subgraphs"]
 
 
 class Outer:
-    """A graph that takes in others: its constants, and names that nothing in it has yet."""
+    """A graph that takes in others: its constants, and names that nothing in it has yet.
+
+    Attributes:
+        graph: the graph, as it was when names were gathered but for constants.
+        read: the values that its nodes and outputs read.
+    """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self.graph = graph
@@ -18,6 +23,8 @@ class Outer:
         self._taken |= {tensor.name for tensor in graph.initializer}
         self._taken |= {name for node in graph.node for name in node.output}
         self._nodes = {node.name for node in graph.node}
+        self.read = {value.name for value in graph.output}
+        self.read |= {name for node in graph.node for name in names_read(node)}
 
     def fresh(self, wanted: str) -> str:
         """Return the wanted value name, or the first numbered one that is free."""
@@ -57,6 +64,16 @@ def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
         for attribute in node.attribute
         for graph in ([attribute.g] if attribute.HasField("g") else attribute.graphs)
     ]
+
+
+def names_read(node: onnx.NodeProto) -> set[str]:
+    """Return the values that a node reads, those inside its subgraphs included."""
+    names = set(node.input)
+    for graph in subgraphs(node):
+        names.update(value.name for value in graph.output)
+        for child in graph.node:
+            names |= names_read(child)
+    return names
 
 
 def reread(node: onnx.NodeProto, names: Mapping[str, str]) -> None:

@@ -69,9 +69,9 @@ def flatten_pair(
     def observe(model: onnx.ModelProto, names: Sequence[str]) -> Mapping[str, Array]:
         return Session(model, taps=names, threads=threads).run(feeds, names)
 
-    ways = [_specialised(model, observe) for model in (exact, quantized)]
-    same_decisions(*ways)
-    return FlatPair(*ways, threads)
+    one, other = _specialised(exact, observe), _specialised(quantized, observe)
+    same_decisions(one, other)
+    return FlatPair(one, other, threads)
 
 
 def _specialised(model: onnx.ModelProto, observe: Observe) -> Specialised:

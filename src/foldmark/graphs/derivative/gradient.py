@@ -11,6 +11,7 @@ from foldmark.graphs.derivative.facts import Facts
 from foldmark.graphs.derivative.prepare import opset_of
 from foldmark.graphs.derivative.table import FLAT, find_rule
 from foldmark.graphs.derivative.tape import Step, Tape
+from foldmark.graphs.inlining import names_read
 from foldmark.graphs.light import LightModel, lighten, outside
 
 __all__ = ["Derivative", "gradient"]
@@ -73,7 +74,7 @@ def _wanted(nodes: Sequence[onnx.NodeProto], starts: set[str], tape: Tape) -> se
     """Return the values that move when one of `starts` moves."""
     moving = set(starts)
     for node in nodes:
-        if node.op_type in FLAT or not any(name in moving for name in _read(node)):
+        if node.op_type in FLAT or not any(name in moving for name in names_read(node)):
             continue
         for name in node.output:
             fact = tape.facts.get(name)
@@ -94,7 +95,7 @@ def _walk_back(
         if not any(name in arrived and name in moving for name in node.output):
             continue
         wanted = [name in moving for name in node.input]
-        if node.op_type in FLAT or not any(name in moving for name in _read(node)):
+        if node.op_type in FLAT or not any(name in moving for name in names_read(node)):
             continue
         rule = find_rule(node.domain, node.op_type)
         if rule is None:
@@ -131,7 +132,7 @@ def _assemble(
     for node in reversed([*nodes, *tape.nodes]):
         if any(name in needed for name in node.output):
             kept.append(node)
-            needed |= _read(node)
+            needed |= names_read(node)
     model = onnx.ModelProto()
     model.ir_version = light.model.ir_version
     model.opset_import.extend(light.model.opset_import)
@@ -161,17 +162,6 @@ def _of_known_shape(value: onnx.ValueInfoProto, facts: Facts) -> onnx.ValueInfoP
         return value
     element = onnx.helper.np_dtype_to_tensor_dtype(fact.dtype)
     return onnx.helper.make_tensor_value_info(value.name, element, fact.shape)
-
-
-def _read(node: onnx.NodeProto) -> set[str]:
-    """Return the values that a node reads, those inside its subgraphs included."""
-    names = set(node.input)
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            names.update(value.name for value in graph.output)
-            for child in graph.node:
-                names |= _read(child)
-    return names
 
 
 def _declare(model: onnx.ModelProto, domain: str, version: int) -> None:
