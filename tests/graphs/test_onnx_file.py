@@ -15,7 +15,7 @@ from foldmark.errors import (
     HostileFile,
     TruncatedFile,
 )
-from foldmark.formats import onnx_external
+from foldmark.formats.onnx_external import resolve_external
 from foldmark.formats.onnx_file import read_model
 from foldmark.formats.onnx_tensor import is_external, tensor_array
 
@@ -111,11 +111,9 @@ def test_a_shape_larger_than_the_file_is_refused_before_allocation(folder: Path)
         read_model(write(folder, {"location": "ok.bin"}, dims=(2**40, 2**20)))
 
 
-def test_large_external_tensors_stay_in_their_file(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(onnx_external, "_IN_MEMORY", 15)
-    weight = read_model(write(folder, {"location": "ok.bin"})).graph.initializer[0]
+def test_large_external_tensors_stay_in_their_file(folder: Path) -> None:
+    weight = external({"location": "ok.bin"})
+    resolve_external([weight], folder, "model", in_memory=15)
     assert is_external(weight)
     mapped = tensor_array(weight)
     np.testing.assert_array_equal(mapped, VALUES)

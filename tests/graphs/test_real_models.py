@@ -88,6 +88,14 @@ def test_dynamic_quantization(proof: Callable[..., QuantizedGraph]) -> None:
     )
 
 
+@pytest.mark.parametrize("proof", [prove_minilm, prove_digits])
+def test_float16(proof: Callable[..., QuantizedGraph]) -> None:
+    graph = proof(Copy.FLOAT16, arithmetic=Arithmetic.UNCHECKED)
+    assert not graph.unmatched
+    assert {site.encoding.number_format for site in graph.sites} == {"float16"}
+    assert {site.kind for site in graph.sites} >= {SiteKind.WEIGHT, SiteKind.ACTIVATION}
+
+
 def test_the_published_int8_minilm_decoded_by_cast_and_mul() -> None:
     feeds = minilm.tokens(minilm.SENTENCES[:2], 12)
     quantized_model = onnx.load(minilm.published_int8())

@@ -11,7 +11,14 @@ from onnx import numpy_helper
 
 from foldmark.errors import HostileFile
 
-__all__ = ["all_tensors", "check_inline", "external_entries", "is_external", "tensor_array"]
+__all__ = [
+    "all_tensors",
+    "check_inline",
+    "external_entries",
+    "is_external",
+    "tensor_array",
+    "tensor_dtype",
+]
 
 # Elements that share one byte; every other type has whole bytes.
 _PACKED: dict[int, int] = {
@@ -137,6 +144,11 @@ def _mapped(tensor: onnx.TensorProto) -> NDArray[np.generic]:
         return numpy_helper.to_array(inline)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     return raw.view(dtype).reshape(tensor.dims)
+
+
+def tensor_dtype(tensor: onnx.TensorProto) -> np.dtype[np.generic]:
+    """Return the dtype of a tensor's elements."""
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
 
 
 def all_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

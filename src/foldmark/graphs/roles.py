@@ -59,6 +59,9 @@ class Roles:
         """
         reader = self._user(value)
         layer = self._labels.of(reader, parameter) if reader is not None else ""
+        maker = self._makers.get(self._source(value))
+        if not layer and maker is not None:
+            layer = self._labels.of(maker)
         kind = self._kind(value, is_weight)
         operator = reader.op_type if reader is not None else "output"
         return Role(kind, operator, layer, self._place(value))
@@ -105,18 +108,16 @@ class Roles:
     def _user(self, value: str) -> onnx.NodeProto | None:
         """Return the first node that computes with a value, however it was moved before."""
         pending, seen = [value], {value}
-        first = None
         while pending:
             for place in self._readers.get(pending.pop(0), []):
                 node = self.graph.node[place]
                 if node.op_type in _ASKS_SHAPE:
                     continue
-                first = first or node
                 if not (only_moves(node) or node.op_type in _PASSES):
                     return node
                 pending += [name for name in node.output if name not in seen]
                 seen.update(node.output)
-        return first
+        return None
 
     def _upstream(self, value: str) -> onnx.NodeProto | None:
         """Return the MatMul whose scores reach a Softmax."""

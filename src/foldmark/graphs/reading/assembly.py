@@ -1,5 +1,6 @@
 """From a finished workspace to the simulated model and the float skeleton."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -53,7 +54,7 @@ def assemble(
     graph.name = source.graph.name or "graph"
     graph.input.extend(v for v in source.graph.input if v.name not in space.constants)
     graph.output.extend(source.graph.output)
-    graph.node.extend(nodes)
+    graph.node.extend(_named_apart(nodes))
     needed = {value.name for value in source.graph.output}
     for node in nodes:
         needed.update(node.input)
@@ -64,3 +65,18 @@ def assemble(
         else:
             graph.initializer.append(space.constants[name])
     return model
+
+
+def _named_apart(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Return the nodes, those that share a name numbered; ONNX Runtime wants each its own."""
+    seen: Counter[str] = Counter()
+    named = []
+    for node in nodes:
+        seen[node.name] += 1
+        if node.name and seen[node.name] > 1:
+            numbered = onnx.NodeProto()
+            numbered.CopyFrom(node)
+            numbered.name = f"{node.name}#{seen[node.name]}"
+            node = numbered  # noqa: PLW2901
+        named.append(node)
+    return named

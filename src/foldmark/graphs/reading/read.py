@@ -8,10 +8,11 @@ import onnx
 from numpy.typing import NDArray
 
 from foldmark.errors import NothingQuantized, OperatorNotSupported
-from foldmark.formats.onnx_tensor import tensor_array
+from foldmark.formats.onnx_tensor import tensor_array, tensor_dtype
 from foldmark.graphs.matching import Match, match_weights
 from foldmark.graphs.reading.absorbed import OriginalGraph
 from foldmark.graphs.reading.assembly import assemble, simulated_nodes, skeleton_nodes
+from foldmark.graphs.reading.half import widen
 from foldmark.graphs.reading.preparation import prepared
 from foldmark.graphs.reading.rules import ON_CODES, RULES, key_of
 from foldmark.graphs.reading.workspace import Draft, Workspace, subgraphs
@@ -51,10 +52,15 @@ def read_quantized(
             rule(space, node)
     for value in space.model.graph.output:
         space.value(value.name)
+    widen(space)
     simulated = assemble(space, simulated_nodes(space), {})
     drafts = _live(simulated, space.drafts)
     matches = match_weights(_weights(space, drafts), float_model)
-    originals = {name: m.array for name, m in matches.items() if isinstance(m, Match)}
+    originals = {
+        name: match.array.astype(tensor_dtype(space.constants[name]), copy=False)
+        for name, match in matches.items()
+        if isinstance(match, Match)
+    }
     skeleton = assemble(space, skeleton_nodes(space, drafts), originals)
     _refuse_left_over(skeleton)
     return QuantizedGraph(
