@@ -47,6 +47,8 @@ class BlockType:
     zero_point: ClassVar[int] = 0
     scale_bytes: ClassVar[int] = 2
     minimum_bytes: ClassVar[int] = 0
+    # (first byte, byte behind the last, bits) of whole codes; None where a code's bits lie apart
+    code_bytes: ClassVar[tuple[int, int, int] | None] = None
 
     def codes(self, blocks: Bytes) -> NDArray[np.integer]:
         """Unpack (n, nbytes) into codes (n, elements)."""
@@ -99,6 +101,7 @@ class Q8_0(BlockType):  # noqa: N801  (the names are ggml's)
 
     name, type_id, elements, nbytes, group = "Q8_0", 8, 32, 34, 32
     number_format = "int8"
+    code_bytes = (2, 34, 8)
 
     def codes(self, blocks: Bytes) -> NDArray[np.integer]:
         """Take the bytes as they are, signed."""
@@ -117,6 +120,7 @@ class Q4_0(BlockType):  # noqa: N801
 
     name, type_id, elements, nbytes, group = "Q4_0", 2, 32, 18, 32
     number_format, zero_point = "uint4", 8
+    code_bytes = (2, 18, 4)
 
     def codes(self, blocks: Bytes) -> NDArray[np.integer]:
         """Low nibbles, then high nibbles."""
@@ -135,6 +139,7 @@ class Q4_1(BlockType):  # noqa: N801
 
     name, type_id, elements, nbytes, group = "Q4_1", 3, 32, 20, 32
     number_format, minimum_bytes = "uint4", 2
+    code_bytes = (4, 20, 4)
 
     def codes(self, blocks: Bytes) -> NDArray[np.integer]:
         """Low nibbles, then high nibbles."""
@@ -192,6 +197,7 @@ class Q2_K(BlockType):  # noqa: N801
 
     name, type_id, elements, nbytes, group = "Q2_K", 10, 256, 84, 16
     number_format, scale_format = "uint2", "4 bits of a float16"
+    code_bytes = (16, 80, 2)
     scale_bytes, minimum_bytes = 10, 10
 
     def codes(self, blocks: Bytes) -> NDArray[np.integer]:
@@ -253,6 +259,7 @@ class Q4_K(BlockType):  # noqa: N801
 
     name, type_id, elements, nbytes, group = "Q4_K", 12, 256, 144, 32
     number_format, scale_format = "uint4", "6 bits of a float16"
+    code_bytes = (16, 144, 4)
     scale_bytes, minimum_bytes = 8, 8
 
     def codes(self, blocks: Bytes) -> NDArray[np.integer]:
@@ -316,6 +323,7 @@ class IQ4_NL(BlockType):  # noqa: N801
 
     name, type_id, elements, nbytes, group = "IQ4_NL", 20, 32, 18, 32
     number_format = "iq4_nl"
+    code_bytes = (2, 18, 4)
 
     def codes(self, blocks: Bytes) -> NDArray[np.integer]:
         """Low nibbles, then high nibbles."""
@@ -336,6 +344,7 @@ class IQ4_XS(BlockType):  # noqa: N801
 
     name, type_id, elements, nbytes, group = "IQ4_XS", 23, 256, 136, 32
     number_format, scale_format = "iq4_nl", "6 bits of a float16"
+    code_bytes = (8, 136, 4)
     scale_bytes = 8
 
     def codes(self, blocks: Bytes) -> NDArray[np.integer]:
@@ -360,6 +369,7 @@ class MXFP4(BlockType):
 
     name, type_id, elements, nbytes, group = "MXFP4", 39, 32, 17, 32
     number_format, scale_format, scale_bytes = "float4_e2m1fn", "float8_e8m0fnu", 1
+    code_bytes = (1, 17, 4)
 
     def codes(self, blocks: Bytes) -> NDArray[np.integer]:
         """Low nibbles, then high nibbles."""
@@ -409,6 +419,7 @@ class TQ2_0(BlockType):  # noqa: N801
 
     name, type_id, elements, nbytes, group = "TQ2_0", 35, 256, 66, 256
     number_format, zero_point = "ternary", 1
+    code_bytes = (0, 64, 2)
 
     def codes(self, blocks: Bytes) -> NDArray[np.integer]:
         """Peel four 2-bit planes off each run of 32 bytes."""

@@ -23,8 +23,10 @@ from foldmark.formats.ggml_blocks import BLOCK_TYPES, BlockType
 from foldmark.formats.plain import plain_tensor
 from foldmark.formats.source import Cursor, FileBytes
 from foldmark.formats.stored import (
+    Array,
     Artefact,
     Layout,
+    PackedCodes,
     Span,
     StoredTensor,
     Values,
@@ -253,10 +255,22 @@ def _decode(kind: BlockType, blocks: NDArray[np.uint8], rows: tuple[int], entry:
     scales = kind.scales(blocks)
     per_group = (*shape[:-1], shape[-1] // kind.group)
     return Values(
-        kind.codes(blocks).reshape(shape),
+        _codes(kind, blocks, shape),
         (*(1 for _ in shape[:-1]), kind.group),
         scales.scale.reshape(per_group),
         np.array(kind.zero_point, np.int32) if kind.zero_point else None,
         None if scales.offset is None else scales.offset.reshape(per_group),
         CODEBOOKS.get(kind.number_format),
     )
+
+
+def _codes(
+    kind: BlockType, blocks: NDArray[np.uint8], shape: tuple[int, ...]
+) -> Array | PackedCodes:
+    def unpack() -> Array:
+        return kind.codes(blocks).reshape(shape)
+
+    if kind.code_bytes is None:
+        return unpack()
+    start, stop, bits = kind.code_bytes
+    return PackedCodes(blocks, start, stop, bits, unpack)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ __all__ = [
     "Array",
     "Artefact",
     "Layout",
+    "PackedCodes",
     "Part",
     "Span",
     "StoredTensor",
@@ -105,13 +107,31 @@ def expand_blocks(per_block: Array, block: tuple[int, ...], shape: tuple[int, ..
 
 
 @dataclass(frozen=True, eq=False)
+class PackedCodes:
+    """Codes of 1, 2, 4 or 8 bits in their bytes, for those who only want to count them.
+
+    Attributes:
+        records: uint8 (n, bytes of a record); a record holds codes and other things.
+        start, stop: the bytes of a record that hold nothing but codes.
+        bits: width of a code.
+        unpack: gives the codes in their own order and shape.
+    """
+
+    records: Array
+    start: int
+    stop: int
+    bits: int
+    unpack: Callable[[], Array]
+
+
+@dataclass(frozen=True, eq=False)
 class Values:
     """Codes and what turns them back into real numbers.
 
         value = scale * (number(code) - zero_point) + offset
 
     Attributes:
-        codes: the tensor's shape; integers, indices of a codebook, or the floats themselves.
+        stored: the codes, or the bytes that they are packed in.
         block: elements along each axis that share a scale, None without scale.
         scale: one a block, the tensor's rank, float32 or wider; None when there is none.
         zero_point: one a block, or a scalar for all; None for zero.
@@ -121,13 +141,18 @@ class Values:
             not neighbours (GPTQ's activation order); None otherwise.
     """
 
-    codes: Array
+    stored: Array | PackedCodes
     block: tuple[int, ...] | None = None
     scale: Array | None = None
     zero_point: Array | None = None
     offset: Array | None = None
     codebook: Array | None = None
     group: Array | None = None
+
+    @cached_property
+    def codes(self) -> Array:
+        """The tensor's shape; integers, indices of a codebook, or the floats themselves."""
+        return self.stored.unpack() if isinstance(self.stored, PackedCodes) else self.stored
 
     def spread(self, per_block: Array) -> Array:
         """Return a value a block as one that broadcasts to the codes."""
