@@ -16,7 +16,7 @@ from foldmark.formats.stored import Array, Artefact, Part, StoredTensor, Values
 __all__ = ["CodeUse", "Inspection", "ScaleUse", "TensorReport", "inspect_artefact"]
 
 # Elements read at once: small enough for the cache and for the memory bound, whatever the file.
-_PIECE = 1 << 20
+_PIECE = 1 << 22
 _WORKERS = 2
 # A smallest normal number for each type that a scale is stored in.
 _SMALLEST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126}
@@ -184,7 +184,7 @@ def inspect_tensor(tensor: StoredTensor) -> TensorReport:
     if quantized or tensor.layout.number_format.startswith(("float", "bfloat")):
         for first, values in tensor.pieces(_PIECE):
             if counted:
-                running.counts += tally(values)
+                tally(values, running.counts)
             if quantized:
                 _add_scales(running, tensor, first, values)
                 _add_rows(running, tensor, values)
@@ -228,9 +228,9 @@ def _add_scales(running: _Running, tensor: StoredTensor, first: int, values: Val
 def _add_rows(running: _Running, tensor: StoredTensor, values: Values) -> None:
     """Keep the largest magnitude of each row and column where one scale serves them all."""
     block, shape = tensor.layout.block, tensor.shape
-    if block is None or len(shape) < 2 or values.codes.dtype.kind not in "iu":
+    if block is None or len(shape) < 2 or any(b < n for b, n in zip(block, shape, strict=True)):
         return
-    if any(b < n for b, n in zip(block, shape, strict=True)) or values.codes.itemsize > 1:
+    if values.codes.dtype.kind not in "iu" or values.codes.itemsize > 1:
         return
     codes = values.codes.reshape(values.codes.shape[0], -1)
     middle = np.asarray(values.zero_point if values.zero_point is not None else 0).reshape(-1)
@@ -360,7 +360,8 @@ def _same_bytes(one: StoredTensor, other: StoredTensor) -> bool:
             continue
         for start in range(0, a.nbytes, 1 << 22):
             length = min(1 << 22, a.nbytes - start)
-            left = a.source.read(a.offset + start, length, one.name)
-            if left != b.source.read(b.offset + start, length, other.name):
+            left = a.source.array(np.uint8, a.offset + start, length, one.name)
+            right = b.source.array(np.uint8, b.offset + start, length, other.name)
+            if not np.array_equal(left, right):
                 return False
     return True

@@ -1,7 +1,8 @@
 """The block types of ggml: how each packs its codes, scales and minima.
 
-Every type is a small class of two methods over blocks, uint8 (n, bytes of a block):
-`codes` gives (n, elements) integer codes and `scales` what turns them back into numbers,
+Every type is a small class over blocks, uint8 (n, bytes of a block): `planes` says where the bits
+of its codes lie, `codes` gives them as integers (n, elements), and `scales` what turns them back
+into numbers,
 
     value = scale * (number(code) - zero_point) + offset
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from foldmark.formats.stored import Part
 
-__all__ = ["BLOCK_TYPES", "BlockScales", "BlockType"]
+__all__ = ["BLOCK_TYPES", "BlockScales", "BlockType", "Plane"]
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -32,6 +33,32 @@ class BlockScales:
 
     scale: Floats
     offset: Floats | None = None
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Fields of `width` bits that hold the same bits of many codes.
+
+    The bytes fall into runs of `run`; the lowest fields of a run's bytes belong to the first
+    `run` elements, the next fields to the next, and so on:
+
+        byte j of a run:  | element j + 3 run | j + 2 run | j + run | j |   (width 2)
+
+    Attributes:
+        start: first byte in the block.
+        nbytes: bytes of the plane.
+        width: bits of a field.
+        run: bytes of a run.
+    """
+
+    start: int
+    nbytes: int
+    width: int
+    run: int
+
+    def peel(self, blocks: Bytes) -> Bytes:
+        """Take the fields out: (n, bytes of a block) -> (n, nbytes * 8 / width)."""
+        return _planes(blocks[:, self.start : self.start + self.nbytes], self.width, self.run)
 
 
 class BlockType:
@@ -47,12 +74,16 @@ class BlockType:
     zero_point: ClassVar[int] = 0
     scale_bytes: ClassVar[int] = 2
     minimum_bytes: ClassVar[int] = 0
-    # (first byte, byte behind the last, bits) of whole codes; None where a code's bits lie apart
-    code_bytes: ClassVar[tuple[int, int, int] | None] = None
+    # the bits of each code, lowest first; none where codes are not made of bit fields
+    planes: ClassVar[tuple[Plane, ...]] = ()
 
     def codes(self, blocks: Bytes) -> NDArray[np.integer]:
-        """Unpack (n, nbytes) into codes (n, elements)."""
-        raise NotImplementedError
+        """Unpack (n, nbytes) into codes (n, elements): its bit planes, put side by side."""
+        codes, width = self.planes[0].peel(blocks), self.planes[0].width
+        for plane in self.planes[1:]:
+            codes |= plane.peel(blocks) << np.uint8(width)
+            width += plane.width
+        return codes
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Unpack (n, nbytes) into scales (n, elements / group)."""
@@ -87,12 +118,6 @@ def _planes(packed: Bytes, width: int, run: int) -> Bytes:
     return fields.reshape(len(packed), -1)
 
 
-def _fifth_bits(blocks: Bytes, at: int) -> Bytes:
-    """Spread the 32-bit word at byte `at` into its bits, lowest first, each worth 16."""
-    bits = np.unpackbits(blocks[:, at : at + 4], axis=1, bitorder="little")
-    return (bits << 4).astype(np.uint8, copy=False)
-
-
 class Q8_0(BlockType):  # noqa: N801  (the names are ggml's)
     """32 signed bytes and one scale.
 
@@ -101,7 +126,6 @@ class Q8_0(BlockType):  # noqa: N801  (the names are ggml's)
 
     name, type_id, elements, nbytes, group = "Q8_0", 8, 32, 34, 32
     number_format = "int8"
-    code_bytes = (2, 34, 8)
 
     def codes(self, blocks: Bytes) -> NDArray[np.integer]:
         """Take the bytes as they are, signed."""
@@ -120,11 +144,7 @@ class Q4_0(BlockType):  # noqa: N801
 
     name, type_id, elements, nbytes, group = "Q4_0", 2, 32, 18, 32
     number_format, zero_point = "uint4", 8
-    code_bytes = (2, 18, 4)
-
-    def codes(self, blocks: Bytes) -> NDArray[np.integer]:
-        """Low nibbles, then high nibbles."""
-        return _halves(blocks[:, 2:])
+    planes = (Plane(2, 16, 4, 16),)
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Take d."""
@@ -139,11 +159,7 @@ class Q4_1(BlockType):  # noqa: N801
 
     name, type_id, elements, nbytes, group = "Q4_1", 3, 32, 20, 32
     number_format, minimum_bytes = "uint4", 2
-    code_bytes = (4, 20, 4)
-
-    def codes(self, blocks: Bytes) -> NDArray[np.integer]:
-        """Low nibbles, then high nibbles."""
-        return _halves(blocks[:, 4:])
+    planes = (Plane(4, 16, 4, 16),)
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Take d and m."""
@@ -158,10 +174,7 @@ class Q5_0(BlockType):  # noqa: N801
 
     name, type_id, elements, nbytes, group = "Q5_0", 6, 32, 22, 32
     number_format, zero_point = "uint5", 16
-
-    def codes(self, blocks: Bytes) -> NDArray[np.integer]:
-        """Nibbles and the fifth bits above them."""
-        return _halves(blocks[:, 6:]) | _fifth_bits(blocks, 2)
+    planes = (Plane(6, 16, 4, 16), Plane(2, 4, 1, 1))
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Take d."""
@@ -176,10 +189,7 @@ class Q5_1(BlockType):  # noqa: N801
 
     name, type_id, elements, nbytes, group = "Q5_1", 7, 32, 24, 32
     number_format, minimum_bytes = "uint5", 2
-
-    def codes(self, blocks: Bytes) -> NDArray[np.integer]:
-        """Nibbles and the fifth bits above them."""
-        return _halves(blocks[:, 8:]) | _fifth_bits(blocks, 4)
+    planes = (Plane(8, 16, 4, 16), Plane(4, 4, 1, 1))
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Take d and m."""
@@ -197,12 +207,8 @@ class Q2_K(BlockType):  # noqa: N801
 
     name, type_id, elements, nbytes, group = "Q2_K", 10, 256, 84, 16
     number_format, scale_format = "uint2", "4 bits of a float16"
-    code_bytes = (16, 80, 2)
+    planes = (Plane(16, 64, 2, 32),)
     scale_bytes, minimum_bytes = 10, 10
-
-    def codes(self, blocks: Bytes) -> NDArray[np.integer]:
-        """Peel four 2-bit planes off each run of 32 bytes."""
-        return _planes(blocks[:, 16:80], 2, 32)
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Multiply out: d sc and -dmin m."""
@@ -223,11 +229,8 @@ class Q3_K(BlockType):  # noqa: N801
 
     name, type_id, elements, nbytes, group = "Q3_K", 11, 256, 110, 16
     number_format, zero_point, scale_format = "uint3", 4, "6 bits of a float16"
+    planes = (Plane(32, 64, 2, 32), Plane(0, 32, 1, 32))
     scale_bytes = 14
-
-    def codes(self, blocks: Bytes) -> NDArray[np.integer]:
-        """Two low bits and the third above them."""
-        return _planes(blocks[:, 32:96], 2, 32) | _planes(blocks[:, :32], 1, 32) << 2
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Multiply out: d (sc - 32)."""
@@ -243,10 +246,13 @@ def _six_bit_pairs(packed: Bytes) -> tuple[Floats, Floats]:
     byte 4..7:  bits 0-5 minimum i        bits 6-7 top bits of minimum i + 4
     byte 8..11: bits 0-3 low of scale i+4 bits 4-7 low of minimum i + 4
     """
-    first, second, low = packed[:, :4], packed[:, 4:8], packed[:, 8:12]
-    scale = np.concatenate([first & 63, low & 15 | first >> 6 << 4], axis=1)
-    minimum = np.concatenate([second & 63, low >> 4 | second >> 6 << 4], axis=1)
-    return scale.astype(np.float32), minimum.astype(np.float32)
+    # Four bytes at a time: no shift moves a bit into a neighbour that the mask does not drop.
+    first, second, low = np.ascontiguousarray(packed).view("<u4").T
+    scale, minimum = np.empty((2, len(packed), 2), "<u4")
+    scale[:, 0], minimum[:, 0] = first & 0x3F3F3F3F, second & 0x3F3F3F3F
+    scale[:, 1] = low & 0x0F0F0F0F | first >> 2 & 0x30303030
+    minimum[:, 1] = low >> 4 & 0x0F0F0F0F | second >> 2 & 0x30303030
+    return scale.view(np.uint8).astype(np.float32), minimum.view(np.uint8).astype(np.float32)
 
 
 class Q4_K(BlockType):  # noqa: N801
@@ -259,12 +265,8 @@ class Q4_K(BlockType):  # noqa: N801
 
     name, type_id, elements, nbytes, group = "Q4_K", 12, 256, 144, 32
     number_format, scale_format = "uint4", "6 bits of a float16"
-    code_bytes = (16, 144, 4)
+    planes = (Plane(16, 128, 4, 32),)
     scale_bytes, minimum_bytes = 8, 8
-
-    def codes(self, blocks: Bytes) -> NDArray[np.integer]:
-        """Peel two nibble planes off each run of 32 bytes."""
-        return _planes(blocks[:, 16:], 4, 32)
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Multiply out: d sc and -dmin m."""
@@ -280,11 +282,8 @@ class Q5_K(BlockType):  # noqa: N801
 
     name, type_id, elements, nbytes, group = "Q5_K", 13, 256, 176, 32
     number_format, scale_format = "uint5", "6 bits of a float16"
+    planes = (Plane(48, 128, 4, 32), Plane(16, 32, 1, 32))
     scale_bytes, minimum_bytes = 8, 8
-
-    def codes(self, blocks: Bytes) -> NDArray[np.integer]:
-        """Nibbles and the fifth bits above them."""
-        return _planes(blocks[:, 48:], 4, 32) | _planes(blocks[:, 16:48], 1, 32) << 4
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Multiply out: d sc and -dmin m."""
@@ -303,11 +302,8 @@ class Q6_K(BlockType):  # noqa: N801
 
     name, type_id, elements, nbytes, group = "Q6_K", 14, 256, 210, 16
     number_format, zero_point, scale_format = "uint6", 32, "8 bits of a float16"
+    planes = (Plane(0, 128, 4, 64), Plane(128, 64, 2, 32))
     scale_bytes = 18
-
-    def codes(self, blocks: Bytes) -> NDArray[np.integer]:
-        """Four low bits and two above them."""
-        return _planes(blocks[:, :128], 4, 64) | _planes(blocks[:, 128:192], 2, 32) << 4
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Multiply out: d sc."""
@@ -323,11 +319,7 @@ class IQ4_NL(BlockType):  # noqa: N801
 
     name, type_id, elements, nbytes, group = "IQ4_NL", 20, 32, 18, 32
     number_format = "iq4_nl"
-    code_bytes = (2, 18, 4)
-
-    def codes(self, blocks: Bytes) -> NDArray[np.integer]:
-        """Low nibbles, then high nibbles."""
-        return _halves(blocks[:, 2:])
+    planes = (Plane(2, 16, 4, 16),)
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Take d."""
@@ -344,12 +336,8 @@ class IQ4_XS(BlockType):  # noqa: N801
 
     name, type_id, elements, nbytes, group = "IQ4_XS", 23, 256, 136, 32
     number_format, scale_format = "iq4_nl", "6 bits of a float16"
-    code_bytes = (8, 136, 4)
+    planes = (Plane(8, 128, 4, 16),)
     scale_bytes = 8
-
-    def codes(self, blocks: Bytes) -> NDArray[np.integer]:
-        """Peel two nibble planes off each run of 16 bytes."""
-        return _planes(blocks[:, 8:], 4, 16)
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Multiply out: d (sc - 32)."""
@@ -369,11 +357,7 @@ class MXFP4(BlockType):
 
     name, type_id, elements, nbytes, group = "MXFP4", 39, 32, 17, 32
     number_format, scale_format, scale_bytes = "float4_e2m1fn", "float8_e8m0fnu", 1
-    code_bytes = (1, 17, 4)
-
-    def codes(self, blocks: Bytes) -> NDArray[np.integer]:
-        """Low nibbles, then high nibbles."""
-        return _halves(blocks[:, 1:])
+    planes = (Plane(1, 16, 4, 16),)
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Take the power of two."""
@@ -419,11 +403,7 @@ class TQ2_0(BlockType):  # noqa: N801
 
     name, type_id, elements, nbytes, group = "TQ2_0", 35, 256, 66, 256
     number_format, zero_point = "ternary", 1
-    code_bytes = (0, 64, 2)
-
-    def codes(self, blocks: Bytes) -> NDArray[np.integer]:
-        """Peel four 2-bit planes off each run of 32 bytes."""
-        return _planes(blocks[:, :64], 2, 32)
+    planes = (Plane(0, 64, 2, 32),)
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Take d."""

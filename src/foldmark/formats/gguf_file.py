@@ -270,7 +270,7 @@ def _codes(
     def unpack() -> Array:
         return kind.codes(blocks).reshape(shape)
 
-    if kind.code_bytes is None:
+    if not kind.planes:
         return unpack()
-    start, stop, bits = kind.code_bytes
-    return PackedCodes(blocks, start, stop, bits, unpack)
+    planes = tuple((p.start, p.nbytes, p.width, p.run) for p in kind.planes)
+    return PackedCodes(blocks, planes, unpack)

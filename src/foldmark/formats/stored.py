@@ -108,19 +108,17 @@ def expand_blocks(per_block: Array, block: tuple[int, ...], shape: tuple[int, ..
 
 @dataclass(frozen=True, eq=False)
 class PackedCodes:
-    """Codes of 1, 2, 4 or 8 bits in their bytes, for those who only want to count them.
+    """Codes still in their bytes, for those who only want to count them.
 
     Attributes:
         records: uint8 (n, bytes of a record); a record holds codes and other things.
-        start, stop: the bytes of a record that hold nothing but codes.
-        bits: width of a code.
+        planes: one or two: first byte, number of bytes, bits of a field, bytes of a run, as the
+            ggml blocks have them; the fields of the second are put above those of the first.
         unpack: gives the codes in their own order and shape.
     """
 
     records: Array
-    start: int
-    stop: int
-    bits: int
+    planes: tuple[tuple[int, int, int, int], ...]
     unpack: Callable[[], Array]
 
 

@@ -1,0 +1,181 @@
+"""What `foldmark inspect` says, on files whose contents are known."""
+
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from foldmark.cli.main import run
+from foldmark.compare import tally as tally_module
+from foldmark.compare.inspection import Inspection, TensorReport, inspect_artefact
+from foldmark.compare.tally import tally
+from foldmark.formats.opening import open_artefact
+
+RNG = np.random.default_rng(20268)
+
+
+def inspected(path: Path, arrays: dict[str, np.ndarray]) -> Inspection:
+    save_file(arrays, path)
+    return inspect_artefact(open_artefact(path))
+
+
+def quantized(path: Path, codes: np.ndarray, scale: np.ndarray) -> TensorReport:
+    (report,) = inspected(path, {"l.weight": codes, "l.weight_scale": scale}).reports
+    return report
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "m.safetensors"
+
+
+def test_codes_in_use(file: Path) -> None:
+    codes = np.resize(np.array([-5, 0, 0, 0, 7], np.int8), (40, 50))
+    report = quantized(file, codes, np.ones((40, 1), np.float32))
+    assert report.codes is not None
+    assert (report.codes.used, report.codes.possible) == (3, 256)
+    assert (report.codes.lowest, report.codes.highest) == (-5, 7)
+    codes[3, 4] = -128
+    report = quantized(file, codes, np.ones((40, 1), np.float32))
+    assert report.codes is not None
+    assert (report.codes.lowest, report.codes.middle) == (-128, (-5, 7))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (3, 0.0, "1 of 40 scales are zero"),
+        (4, np.inf, "infinite"),
+        (5, np.nan, "NaN"),
+        (6, 1e-7, "subnormal in float16"),
+        (7, -0.5, "negative"),
+        (0, 1.0, ""),
+    ],
+)
+def test_scales_that_are_none(file: Path, place: int, value: float, words: str) -> None:
+    codes = RNG.integers(-127, 128, (40, 64)).astype(np.int8)
+    scale = np.ones((40, 1), np.float16)
+    scale[place] = value
+    warnings = quantized(file, codes, scale).warnings
+    assert len(warnings) == bool(words)
+    assert not words or words in warnings[0]
+
+
+def test_the_setter_is_found(file: Path) -> None:
+    codes = RNG.integers(-100, 100, (40, 64)).astype(np.int8)
+    codes[17, 33] = -127
+    scale = np.full((40, 1), 0.01, np.float32)
+    scale[17] = 0.02
+    setter = quantized(file, codes, scale).setter
+    assert setter is not None
+    assert (setter.index, setter.code) == ((17, 33), -127)
+    assert setter.value == pytest.approx(-2.54)
+    setter = quantized(file, codes, np.array([0.5], np.float32)).setter
+    assert setter is not None
+    assert setter.index == (17, 33)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_channel_that_rules_its_tensor(file: Path, axis: int) -> None:
+    codes = RNG.integers(-6, 7, (40, 64)).astype(np.int8)
+    codes[(17, slice(None)) if axis == 0 else (slice(None), 17)] = 127
+    warnings = quantized(file, codes, np.array([0.5], np.float32)).warnings
+    name = ("row", "column")[axis]
+    assert any(f"{name} 17 alone sets the scale" in warning for warning in warnings)
+    assert not any("alone" in w for w in quantized(file, codes, np.ones((40, 1), "f4")).warnings)
+
+
+def test_a_tensor_twice(file: Path) -> None:
+    array = RNG.normal(size=(64, 64)).astype(np.float32)
+    other = array.copy()
+    other[40, 7] += 1
+    inspection = inspected(file, {"a": array, "b": array.copy(), "c": other})
+    assert inspection.warnings == ("'b' holds the same bytes as 'a'",)
+
+
+def test_floats_that_are_no_numbers(file: Path) -> None:
+    array = np.ones((8, 8), np.float16)
+    array[1, 2], array[3, 4] = np.nan, -np.inf
+    (report,) = inspected(file, {"a": array}).reports
+    assert report.warnings == ("2 numbers are NaN or infinite",)
+
+
+WEIGHTS = RNG.normal(0, 0.1, (64, 256)).astype(np.float32)
+ABSMAX = np.abs(WEIGHTS).max(1, keepdims=True)
+LOW, HIGH = WEIGHTS.min(1, keepdims=True), WEIGHTS.max(1, keepdims=True)
+SIGNED = np.where(-LOW >= HIGH, -LOW, -HIGH)
+
+
+@pytest.mark.parametrize(
+    ("scale", "clip", "words"),
+    [
+        (ABSMAX / 127, (-128, 127), "absmax / 127"),
+        (ABSMAX / 127.5, (-128, 127), "absmax / 127.5"),
+        (SIGNED / 128, (-128, 127), "signed extreme over -128"),
+        (ABSMAX * 0.9 / 127, (-90, 90), "not each block's own absmax"),
+    ],
+)
+def test_traces_of_the_range_rule(
+    file: Path, scale: np.ndarray, clip: tuple[int, int], words: str
+) -> None:
+    codes = np.clip(np.rint(WEIGHTS / scale), *clip).astype(np.int8)
+    traces = quantized(file, codes, scale.astype(np.float32)).traces
+    assert traces is not None
+    assert traces.range_rule.endswith(words) or words in traces.range_rule
+    assert traces.blocks == 64
+
+
+@pytest.mark.parametrize(
+    ("scale", "words"),
+    [
+        (np.exp2(np.arange(64) % 5 - 9), "power of two"),
+        (ABSMAX.astype(np.float16) / np.float16(127), "float16 number"),
+        ((ABSMAX.view(np.uint32) >> 16 << 16).view(np.float32) / np.float32(127), "were bfloat16"),
+        (ABSMAX / np.float32(127), ""),
+    ],
+)
+def test_traces_of_the_scale(file: Path, scale: np.ndarray, words: str) -> None:
+    codes = np.clip(np.rint(WEIGHTS / scale.reshape(64, 1)), -127, 127).astype(np.int8)
+    traces = quantized(file, codes, scale.astype(np.float32).reshape(64, 1)).traces
+    assert traces is not None
+    assert words in traces.scale_grid
+    assert bool(words) == bool(traces.scale_grid)
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q5_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_counting_in_the_bytes_is_counting_codes(
+    kind: str, compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tally_module, "_COMPILE_FROM", 0 if compiled else 1 << 40)
+    number = gguf.GGMLQuantizationType[kind]
+    elements, nbytes = gguf.GGML_QUANT_SIZES[number]
+    raw = RNG.integers(0, 256, (5, 512 // elements * nbytes), dtype=np.uint8)
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "t")
+    writer.add_tensor("w", raw, raw_dtype=number)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    values = open_artefact(tmp_path / "m.gguf").tensors[0].load()
+    counts = np.zeros(256, np.int64)
+    tally(values, counts)
+    expected = np.bincount(values.codes.view(np.uint8).reshape(-1), minlength=256)
+    np.testing.assert_array_equal(counts, expected)
+
+
+def test_the_command(file: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    inspected(file, {"l.weight": np.ones((4, 6), np.int8), "l.weight_scale": np.ones((4, 1), "f4")})
+    assert run(["inspect", str(file), "--json", "-"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert document["schema"] == "foldmark.inspect/1"
+    assert sum(document["account"].values()) == document["bytes"] == file.stat().st_size
+    (tensor,) = document["tensors"]
+    assert tensor["granularity"] == "per axis 0"
+    assert run(["inspect", str(file)]) == 0
+    out = capfd.readouterr().out
+    assert out.startswith("m.safetensors (safetensors, ")
+    assert max(map(len, out.splitlines())) <= 80
