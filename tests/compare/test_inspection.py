@@ -114,6 +114,7 @@ SIGNED = np.where(-LOW >= HIGH, -LOW, -HIGH)
     [
         (ABSMAX / 127, (-128, 127), "absmax / 127"),
         (ABSMAX / 127.5, (-128, 127), "absmax / 127.5"),
+        (ABSMAX / 128, (-128, 127), "absmax / 127.5 or / 128"),
         (SIGNED / 128, (-128, 127), "signed extreme over -128"),
         (ABSMAX * 0.9 / 127, (-90, 90), "not each block's own absmax"),
     ],

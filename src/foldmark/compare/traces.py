@@ -104,8 +104,10 @@ def _symmetric(low: Array, high: Array, end: int) -> str:
         return f"every block reaches {-end}: the signed extreme over {-end}"
     if not at_end.any() and at_narrow.mean() >= _ALMOST_ALL:
         return f"every block reaches {narrow} or {-narrow}, none {-end}: absmax / {narrow}"
-    if (at_end | (high == narrow)).mean() >= _ALMOST_ALL:
-        return f"blocks reach {-end} or {narrow}: absmax / {end - 0.5}"
+    if at_end.any() and (at_end | at_narrow).mean() >= _ALMOST_ALL:
+        lowest_short = ((low == -narrow) & (high < narrow)).any()
+        other = "" if lowest_short else f" or / {end}"
+        return f"every block reaches {-end} or {narrow}: absmax / {end - 0.5}{other}"
     reach = (at_end | at_narrow).mean()
     used = int(np.maximum(-low, high).max())
     return (
