@@ -113,5 +113,6 @@ def prove(
             assert apart.mean() <= 0.01 * change.mean()
     if original is not None and same_float:
         for (name, got), expected in zip(plain.items(), run(original, feeds).values(), strict=True):
-            np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6, err_msg=name)
+            tolerance = 1e-6 * max(1.0, np.abs(expected).max(initial=0.0))
+            np.testing.assert_allclose(got, expected, rtol=0, atol=tolerance, err_msg=name)
     return graph

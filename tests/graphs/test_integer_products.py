@@ -315,10 +315,11 @@ def test_four_bit_blocks_as_quantize_and_dequantize(symmetric: bool) -> None:
 
 
 def test_matmul_nbits_with_float_zero_points_and_bias() -> None:
-    w = draw(32, 4)
     scale = (np.abs(draw(4, 2, seed=3)) + 0.1).astype(np.float32)
     zero = (7.5 + draw(4, 2, seed=7)).astype(np.float32)
     codes = np.random.default_rng(0).integers(0, 16, (4, 32)).astype(np.uint8)
+    blocks = (codes.reshape(4, 2, 16) - zero[..., None]) * scale[..., None]
+    w = blocks.reshape(4, 32).T + draw(32, 4) / 100
     net, plain = Network(), plain_dense(w=w, bias=True)
     net.input("x", ["n", 32])
     plain.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 32

@@ -14,6 +14,7 @@ from foldmark.errors import HostileFile
 __all__ = [
     "all_tensors",
     "check_inline",
+    "element_count",
     "external_entries",
     "is_external",
     "tensor_array",

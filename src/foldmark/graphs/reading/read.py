@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from foldmark.errors import NothingQuantized, OperatorNotSupported
 from foldmark.formats.onnx_tensor import tensor_array, tensor_dtype
-from foldmark.graphs.matching import Match, match_weights
+from foldmark.graphs.matching.float_weights import FloatWeights
+from foldmark.graphs.matching.match import Match, match_weights
+from foldmark.graphs.matching.same_network import changed_constants, check_same_network
 from foldmark.graphs.reading.absorbed import OriginalGraph
 from foldmark.graphs.reading.assembly import assemble, simulated_nodes, skeleton_nodes
 from foldmark.graphs.reading.half import widen
@@ -55,7 +57,9 @@ def read_quantized(
     widen(space)
     simulated = assemble(space, simulated_nodes(space), {})
     drafts = _live(simulated, space.drafts)
-    matches = match_weights(_weights(space, drafts), float_model)
+    weights = _weights(space, drafts)
+    known = None if float_model is None else FloatWeights(float_model)
+    matches = match_weights(weights, known, simulated.graph.node)
     originals = {
         name: match.array.astype(tensor_dtype(space.constants[name]), copy=False)
         for name, match in matches.items()
@@ -63,13 +67,12 @@ def read_quantized(
     }
     skeleton = assemble(space, skeleton_nodes(space, drafts), originals)
     _refuse_left_over(skeleton)
-    return QuantizedGraph(
-        quantized,
-        simulated,
-        skeleton,
-        _sites(skeleton, drafts, matches),
-        _unmatched(drafts, matches),
-    )
+    unmatched = _unmatched(drafts, matches)
+    if known is not None:
+        check_same_network(known, skeleton, weights, matches)
+        unmatched += tuple(changed_constants(known, skeleton, {d.after for d in drafts}))
+    sites = _sites(skeleton, drafts, matches)
+    return QuantizedGraph(quantized, simulated, skeleton, sites, unmatched)
 
 
 def _live(simulated: onnx.ModelProto, drafts: list[Draft]) -> list[Draft]:

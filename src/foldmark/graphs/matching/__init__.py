@@ -1,0 +1,1 @@
+"""Which float tensor a quantized weight was made from, and whether the two models are one."""

@@ -1,0 +1,149 @@
+"""Finding the float tensor that a quantized weight was made from."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from numpy.typing import NDArray
+
+from foldmark.graphs.matching.float_weights import FloatWeights
+from foldmark.graphs.matching.likeness import ALIKE, correlation, distance, fitted, layouts
+from foldmark.graphs.matching.pieces import cut, joined
+from foldmark.graphs.reading.names import without_suffixes
+from foldmark.graphs.reading.workspace import Draft
+
+__all__ = ["Match", "match_weights"]
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Match:
+    """A float original.
+
+    Attributes:
+        name: of the tensor in the float model.
+        array: in the layout of the quantized weight.
+        likeness: correlation of the two.
+    """
+
+    name: str
+    array: Array
+    likeness: float
+
+
+def match_weights(
+    weights: list[tuple[Draft, Array]],
+    known: FloatWeights | None,
+    nodes: Iterable[onnx.NodeProto],
+) -> dict[str, Match | str]:
+    """Return the original of each quantized weight, or the reason why there is none.
+
+    Args:
+        weights: each site with its dequantized values.
+        known: where the originals are, None when there is no float model.
+        nodes: of the quantized model in float, which tell what a bias belongs to.
+
+    Returns:
+        by `Draft.after`.
+    """
+    if known is None:
+        return {draft.after: _own(draft) or "no float model was given" for draft, _ in weights}
+    search = _Search(known, list(nodes))
+    return search.run(weights)
+
+
+def _own(draft: Draft) -> Match | None:
+    """Return the float weight that the quantized model itself stores."""
+    return None if draft.own is None else Match(draft.names[0], draft.own, 1.0)
+
+
+class _Search:
+    """The ways to find an original, the surest first."""
+
+    def __init__(self, known: FloatWeights, nodes: list[onnx.NodeProto]) -> None:
+        self.known = known
+        self.nodes = nodes
+        norms = sum(node.op_type == "BatchNormalization" for node in nodes)
+        # A batch norm multiplied into a weight leaves its name and changes its values.
+        self.is_folded = known.count("BatchNormalization") > norms
+
+    def run(self, weights: list[tuple[Draft, Array]]) -> dict[str, Match | str]:
+        """Match every weight, biases last, by the weights that they stand beside."""
+        found: dict[str, Match | str] = {}
+        for draft, values in sorted(weights, key=lambda pair: pair[1].ndim < 2):
+            found[draft.after] = self._one(draft, values, found)
+        return found
+
+    def _one(self, draft: Draft, values: Array, found: dict[str, Match | str]) -> Match | str:
+        named = None if self.is_folded else self._by_name(draft, values)
+        if named is not None:
+            return named
+        for search in (self._beside(draft, found), _by_content, _by_pieces):
+            for source in self._sources():
+                match = search(values, source)
+                if match is not None:
+                    return match
+        return _own(draft) or self._by_name(draft, values) or self._reason(values)
+
+    def _sources(self) -> Iterator[FloatWeights]:
+        """Yield the float model and its optimized form, first the one more like the quantized."""
+        if not self.is_folded:
+            yield self.known
+        if self.known.optimized is not None:
+            yield self.known.optimized
+        if self.is_folded:
+            yield self.known
+
+    def _by_name(self, draft: Draft, values: Array) -> Match | None:
+        for given in draft.names:
+            for name in without_suffixes(given):
+                if name in self.known.tensors:
+                    array = fitted(self.known.array(name), values)
+                    if array is not None:
+                        return Match(name, array, correlation(array, values))
+        return None
+
+    def _beside(
+        self, draft: Draft, found: dict[str, Match | str]
+    ) -> Callable[[Array, FloatWeights], Match | None]:
+        """Return a search for the bias of the layer whose weight is matched already."""
+        layers = [node for node in self.nodes if draft.after in list(node.input)[2:3]]
+        weights = [found.get(node.input[1]) for node in layers]
+
+        def search(values: Array, source: FloatWeights) -> Match | None:
+            for weight in weights:
+                name = source.bias_of(weight.name) if isinstance(weight, Match) else None
+                array = None if name is None else fitted(source.array(name), values)
+                if name is not None and array is not None and distance(array, values) < 1:
+                    return Match(name, array, correlation(array, values))
+            return None
+
+        return search
+
+    def _reason(self, values: Array) -> str:
+        best, score = None, -1.0
+        for name in self.known.of_size(values.size):
+            for layout in layouts(self.known.array(name), values.shape):
+                if (alike := correlation(layout, values)) > score:
+                    best, score = name, alike
+        if best is None:
+            return f"no float tensor of shape {list(values.shape)}"
+        nearest = f"the nearest, {best!r}, correlates at {score:.2f}"
+        return f"no float tensor resembles it; {nearest}"
+
+
+def _by_content(values: Array, source: FloatWeights) -> Match | None:
+    best: Match | None = None
+    for name in source.of_size(values.size):
+        for layout in layouts(source.array(name), values.shape):
+            alike = correlation(layout, values)
+            if alike > (ALIKE if best is None else best.likeness) and distance(layout, values) < 1:
+                best = Match(name, layout, alike)
+    return best
+
+
+def _by_pieces(values: Array, source: FloatWeights) -> Match | None:
+    found = joined(values, source) or cut(values, source)
+    return None if found is None else Match(*found, correlation(found[1], values))
