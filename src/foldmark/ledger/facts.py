@@ -1,0 +1,238 @@
+"""What a site's tensor looks like on its grid, gathered batch by batch."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foldmark.graphs.sites import Site, SiteKind
+from foldmark.ledger.axes import channel_axis
+from foldmark.ledger.grid import Grid, code_limits, without_zero
+
+__all__ = ["ScaleSetter", "SiteFacts", "SiteFactsCollector"]
+
+# The share of values, nearest to zero, that "the rest" means in "codes used by the rest".
+_REST = 0.99
+_SMALLEST_ROWS = 0.1
+
+
+@dataclass(frozen=True)
+class ScaleSetter:
+    """The element furthest from zero, which sets the scale of all that share it.
+
+    Attributes:
+        index: its place in the tensor; for activations the first entry is the sample.
+        value: what it holds.
+        channel: its index along `axis`, None when the tensor has no such axis.
+        axis: the axis of channels.
+        scale: the step of its grid (widest step for float formats: None).
+        scale_without: the step that the rest would need: without the element's channel, or
+            without the element where each channel has a scale of its own.
+        codes_of_rest: how many different codes the 99 % of values nearest to zero use.
+        codes: how many codes there are.
+    """
+
+    index: tuple[int, ...]
+    value: float
+    channel: int | None
+    axis: int | None
+    scale: float | None
+    scale_without: float | None
+    codes_of_rest: int | None
+    codes: int | None
+
+
+@dataclass(frozen=True)
+class SiteFacts:
+    """What was seen of a site's tensor.
+
+    Attributes:
+        setter: the element that sets the scale; None for an empty tensor.
+        clipped: share of values outside the grid's range.
+        relative_error: root of (sum of squared errors / sum of squares).
+        relative_error_smallest: the same over the tenth of the channels with the smallest norm.
+        seen: smallest and largest value.
+        covered: smallest and largest value that the codes can hold (per channel: the widest).
+        typical: median over channels of the largest absolute value.
+    """
+
+    setter: ScaleSetter | None
+    clipped: float
+    relative_error: float
+    relative_error_smallest: float
+    seen: tuple[float, float]
+    covered: tuple[float, float]
+    typical: float
+
+
+@dataclass
+class SiteFactsCollector:
+    """Gathers a site's facts; memory does not grow with the samples."""
+
+    site: Site
+    count: int = 0
+    clipped: int = 0
+    extreme: float = 0.0
+    extreme_index: tuple[int, ...] | None = None
+    covered: tuple[float, float] = (0.0, 0.0)
+    step: float | None = None
+    group_rest: float = 0.0
+    axis: int | None = None
+    lows: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    highs: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    squares: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    errors: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    histogram: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def add(
+        self,
+        before: NDArray[np.generic],
+        delta: NDArray[np.generic],
+        grid: Grid,
+        first_sample: int,
+    ) -> None:
+        """Add one batch of the site's tensor and of its error."""
+        if before.size == 0:
+            return
+        x = before.astype(np.float32, copy=False)
+        error = delta.astype(np.float32, copy=False)
+        self.axis = channel_axis(self.site, x.ndim)
+        others = tuple(i for i in range(x.ndim) if i != self.axis)
+        self.lows = _widened(self.lows, x.min(others).reshape(-1), np.minimum)
+        self.highs = _widened(self.highs, x.max(others).reshape(-1), np.maximum)
+        self.squares = _widened(self.squares, _power(x, others), np.add)
+        self.errors = _widened(self.errors, _power(error, others), np.add)
+        self.count += x.size
+        low, high = grid.low.astype(np.float32), grid.high.astype(np.float32)
+        half = 0.0 if grid.step is None else (np.abs(grid.step) / 2).astype(np.float32)
+        outside = (x < low - half) | (x > high + half)
+        self.clipped += int(outside.sum())
+        self.covered = (
+            min(self.covered[0], float(low.min())),
+            max(self.covered[1], float(high.max())),
+        )
+        self._add_extreme(x, grid, first_sample)
+        self._add_codes(x + error, grid)
+
+    def _add_extreme(self, x: NDArray[np.floating], grid: Grid, first_sample: int) -> None:
+        size = np.abs(x)
+        place = int(size.argmax())
+        value = float(x.reshape(-1)[place])
+        if self.extreme_index is not None and abs(value) <= abs(self.extreme):
+            return
+        index = tuple(int(i) for i in np.unravel_index(place, x.shape))
+        self.extreme = value
+        if grid.step is not None:
+            self.step = float(np.broadcast_to(grid.step, x.shape)[index])
+        own = size
+        if self.site.encoding.axis is not None and self.axis is not None:
+            own = size.take(index[self.axis], axis=self.axis).reshape(-1)
+            self.group_rest = float(np.partition(own, -2)[-2]) if own.size > 1 else 0.0
+        if self.site.kind not in (SiteKind.WEIGHT, SiteKind.BIAS) and index:
+            index = (index[0] + first_sample, *index[1:])
+        self.extreme_index = index
+
+    def _add_codes(self, after: NDArray[np.floating], grid: Grid) -> None:
+        form = self.site.encoding.number_format
+        if grid.step is None or grid.zero is None or form.lstrip("u").startswith("int32"):
+            return
+        lowest, highest = code_limits(form)
+        step = without_zero(grid.step).astype(np.float32)
+        codes = np.rint(after / step).astype(np.int64)
+        # Counted by distance from the code of zero, so that grids of several scales agree.
+        width = highest - lowest
+        counts = np.bincount(
+            np.clip(codes + width, 0, 2 * width).reshape(-1), minlength=2 * width + 1
+        )
+        self.histogram = counts if not self.histogram.size else self.histogram + counts
+
+    def facts(self) -> SiteFacts:
+        """Return what was gathered."""
+        total = float(np.sqrt(self.errors.sum() / max(self.squares.sum(), 1e-300)))
+        return SiteFacts(
+            setter=self._setter(),
+            clipped=self.clipped / max(self.count, 1),
+            relative_error=total,
+            relative_error_smallest=self._smallest(total),
+            seen=(float(self.lows.min(initial=np.inf)), float(self.highs.max(initial=-np.inf))),
+            covered=self.covered,
+            typical=float(np.median(self._sizes())) if self.lows.size else 0.0,
+        )
+
+    def _sizes(self) -> NDArray[np.float64]:
+        return np.maximum(np.abs(self.lows), np.abs(self.highs))
+
+    def _smallest(self, total: float) -> float:
+        alive = self.squares > 0
+        if alive.sum() < 2:
+            return total
+        squares, errors = self.squares[alive], self.errors[alive]
+        few = np.argsort(squares)[: max(1, int(len(squares) * _SMALLEST_ROWS))]
+        return float(np.sqrt(errors[few].sum() / squares[few].sum()))
+
+    def _setter(self) -> ScaleSetter | None:
+        if self.extreme_index is None:
+            return None
+        channel = self.extreme_index[self.axis] if self.axis is not None else None
+        codes = None
+        if self.histogram.size:
+            lowest, highest = code_limits(self.site.encoding.number_format)
+            codes = highest - lowest + 1
+        return ScaleSetter(
+            index=self.extreme_index,
+            value=self.extreme,
+            channel=channel,
+            axis=self.axis,
+            scale=self.step,
+            scale_without=self._step_without(channel),
+            codes_of_rest=self._codes_of_rest(),
+            codes=codes,
+        )
+
+    def _step_without(self, channel: int | None) -> float | None:
+        if self.step is None or channel is None:
+            return None
+        if self.site.encoding.axis is not None:
+            return self.step * self.group_rest / max(abs(self.extreme), 1e-300)
+        others = np.arange(self.lows.size) != channel
+        if not others.any():
+            return None
+        whole = self._range(self.lows, self.highs)
+        return self.step * self._range(self.lows[others], self.highs[others]) / max(whole, 1e-300)
+
+    def _range(self, lows: NDArray[np.float64], highs: NDArray[np.float64]) -> float:
+        low, high = self.covered
+        if abs(low + high) <= 0.02 * (high - low):
+            return float(max(np.abs(lows).max(), np.abs(highs).max()))
+        return float(max(highs.max(), 0) - min(lows.min(), 0))
+
+    def _codes_of_rest(self) -> int | None:
+        if not self.histogram.size:
+            return None
+        middle = self.histogram.size // 2
+        # Pairs of codes at the same distance from zero, from the nearest outwards.
+        pairs = self.histogram[middle:].copy()
+        pairs[1:] += self.histogram[:middle][::-1]
+        reach = int(np.searchsorted(np.cumsum(pairs), _REST * pairs.sum()))
+        return int((self.histogram[middle - reach : middle + reach + 1] > 0).sum())
+
+
+def _power(x: NDArray[np.floating], axes: tuple[int, ...]) -> NDArray[np.float64]:
+    power: NDArray[np.float64] = np.asarray((x * x).sum(axes, dtype=np.float64)).reshape(-1)
+    return power
+
+
+def _widened(
+    kept: NDArray[np.float64], new: NDArray[np.floating], join: np.ufunc
+) -> NDArray[np.float64]:
+    if not kept.size:
+        return new.astype(np.float64)
+    if kept.size == new.size:
+        joined: NDArray[np.float64] = join(kept, new)
+        return joined
+    # The axis has another length in this batch (tokens): the common part is joined.
+    longer = kept if kept.size > new.size else new.astype(np.float64)
+    longer = longer.copy()
+    common = min(kept.size, new.size)
+    longer[:common] = join(kept[:common], new[:common])
+    return longer

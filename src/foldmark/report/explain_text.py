@@ -1,0 +1,273 @@
+"""The report of `explain` as text of 80 columns."""
+
+from collections.abc import Iterable, Sequence
+from textwrap import fill
+
+from foldmark.ledger.entries import Entry
+from foldmark.ledger.findings import Findings
+from foldmark.ledger.fixes import Fix
+from foldmark.ledger.flips import LabelReport
+from foldmark.ledger.softmax import SoftmaxGain
+from foldmark.report.reasons import main_cause, reason
+from foldmark.report.words import counted, fitted, number, percent, site_title
+
+__all__ = ["render", "verdict"]
+
+_WIDTH = 80
+_ROWS = 12
+_REASONS = 3
+_MOST = 0.8
+
+
+def verdict(report: Findings) -> str:
+    """Return the finding in one sentence."""
+    metric = report.metric
+    moved = (
+        f"{metric.title} moved from {number(metric.exact)} to {number(metric.quantized)}"
+        if metric.exact
+        else f"{metric.title} rose to {number(metric.quantized)}"
+    )
+    labels = report.labels
+    if labels is not None:
+        moved = (
+            f"accuracy went from {percent(labels.accuracy_exact)} to "
+            f"{percent(labels.accuracy_quantized)}, {moved}"
+        )
+    moved = moved[0].upper() + moved[1:]
+    if not report.entries or metric.change == 0:
+        return f"{moved}: nothing to explain."
+    few, carried = _few(report.entries)
+    first = report.entries[0]
+    lead = f"{site_title(first.site)} carries {percent(first.share, 0)} of it"
+    if few > 1:
+        lead = (
+            f"{few} of {len(report.entries)} sites carry {percent(carried, 0)} of it, first "
+            f"{site_title(first.site)} with {percent(first.share, 0)}"
+        )
+    cause, part = main_cause(first)
+    return f"{moved}; {lead} ({cause.value.replace('_', ' ')} {percent(min(part, 9.99), 0)})."
+
+
+def render(report: Findings) -> str:
+    """Return the whole report."""
+    parts = [
+        fill(verdict(report), _WIDTH),
+        *_conditions(report),
+        _account(report),
+        _table(report),
+        _subtotals(report),
+        _reasons(report),
+        _fixes(report.fixes),
+        _softmaxes(report.softmaxes),
+        _labels(report.labels),
+        _unmatched(report),
+        _notes(report),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _few(entries: Sequence[Entry]) -> tuple[int, float]:
+    """Return how many of the first entries carry most of the change, and how much of it."""
+    carried = 0.0
+    for count, entry in enumerate(entries, start=1):
+        carried += entry.share
+        if carried >= _MOST or count == 5:
+            return count, carried
+    return len(entries), carried
+
+
+def _conditions(report: Findings) -> Iterable[str]:
+    text = f"On {counted(report.cost.samples, 'sample')} from {report.data}. {report.metric.reason}"
+    if report.is_random:
+        text += " RANDOM DATA: the ranking may be another on real inputs."
+    yield fill(text, _WIDTH)
+
+
+def _account(report: Findings) -> str:
+    closure, total = report.closure, report.closure.total
+
+    def line(name: str, amount: float) -> str:
+        share = percent(amount / total, 2) if total else "-"
+        return f"  {name:<46}{number(amount):>14}{share:>14}"
+
+    nodes = report.cost.nodes
+    sites = f"{counted(report.cost.sites, 'site')}, sum of the entries"
+    how = f"quadrature, {counted(nodes, 'node')}" if nodes else "interaction, not attributed"
+    rows = [
+        f"{'Account':<48}{report.metric.title:>14.14}{'share':>14}",
+        line(sites, closure.sites),
+        line("graph: changed besides quantization", closure.graph),
+        line("kernel: real integer kernels - simulated", closure.kernel),
+        line(how, closure.quadrature),
+        f"  {'measured change':<46}{number(total):>14}{'100.00 %':>14}",
+        f"  closes to {closure.relative_error:+.1e}; replay differs from the simulated model by "
+        f"{report.replay_error:.0e}",
+    ]
+    return "\n".join(rows)
+
+
+def _table(report: Findings) -> str:
+    if not report.entries:
+        return ""
+    rows = [f"{'Site':<40}{'amount':>10}{'share':>9}  {'90 % interval':<14}{'cause':<5}"]
+    for entry in report.entries[:_ROWS]:
+        cause, _ = main_cause(entry)
+        rows.append(
+            f"{fitted(site_title(entry.site), 39):<40}{number(entry.amount, 3):>10}"
+            f"{percent(entry.share):>9}  {_interval(entry, report.metric.change):<12}"
+            f"{_SHORT[cause.value]:>7}"
+        )
+    rest = report.entries[_ROWS:]
+    if rest:
+        amount = sum(entry.amount for entry in rest)
+        share = sum(entry.share for entry in rest)
+        name = f"{len(rest)} more"
+        rows.append(f"{name:<40}{number(amount, 3):>10}{percent(share):>9}")
+    rows.extend(_doubt(report))
+    return "\n".join(rows)
+
+
+_SHORT = {
+    "rounding": "round",
+    "clipping": "clip",
+    "zero_point": "zero",
+    "scale": "scale",
+    "codes": "codes",
+}
+
+
+def _interval(entry: Entry, total: float) -> str:
+    if entry.interval is None or total == 0:
+        return ""
+    low, high = sorted(end / total * 100 for end in entry.interval)
+    return f"{low:.1f}..{high:.1f}"
+
+
+def _doubt(report: Findings) -> Iterable[str]:
+    if report.first_holds is None:
+        yield "Too few batches for intervals: give more samples or a smaller --batch-size."
+    elif report.first_holds < 0.9:
+        yield fill(
+            f"These samples do not settle the ranking: the first site stays first in only "
+            f"{percent(report.first_holds, 0)} of the draws from them.",
+            _WIDTH,
+        )
+
+
+def _subtotals(report: Findings) -> str:
+    rows = []
+    for title, groups in (("Layers", report.layers[:6]), ("Kinds", report.kinds)):
+        named = [f"{fitted(each.name or '(no name)', 34)} {percent(each.share)}" for each in groups]
+        if len(named) > 1:
+            rows.append(fill(f"{title}: " + ", ".join(named), _WIDTH, subsequent_indent="  "))
+    return "\n".join(rows)
+
+
+def _reasons(report: Findings) -> str:
+    blocks = []
+    for place, entry in enumerate(report.entries[:_REASONS], start=1):
+        if entry.share <= 0:
+            break
+        head = f"{place}. {site_title(entry.site)}: {percent(entry.share)}"
+        body = fill(reason(entry), _WIDTH, initial_indent="   ", subsequent_indent="   ")
+        where = _groups(entry)
+        blocks.append("\n".join(part for part in (head, body, where) if part))
+    return "Why\n" + "\n".join(blocks) if blocks else ""
+
+
+def _groups(entry: Entry) -> str:
+    by_axis: dict[str, list[str]] = {}
+    for group in entry.groups:
+        if entry.amount and group.amount / entry.amount > 0.02:
+            part = percent(group.amount / entry.amount, 0)
+            by_axis.setdefault(group.axis, []).append(f"{group.index} ({part})")
+    told = [f"{axis} {', '.join(parts[:4])}" for axis, parts in by_axis.items()]
+    if not told:
+        return ""
+    return fill(
+        "Largest parts of it: " + "; ".join(told) + ".",
+        _WIDTH,
+        initial_indent="   ",
+        subsequent_indent="   ",
+    )
+
+
+def _fixes(fixes: Sequence[Fix]) -> str:
+    if not fixes:
+        return ""
+    rows = [f"{'Cure':<56}{'predicted':>12}{'measured':>12}"]
+    for fix in fixes:
+        where = fix.sites[0] if len(fix.sites) == 1 else f"{len(fix.sites)} sites together"
+        text = fitted(f"{fix.change}: {where.lstrip('/')}", 55)
+        measured = "" if fix.measured is None else number(fix.measured, 3)
+        rows.append(f"{text:<56}{number(fix.predicted, 3):>12}{measured:>12}")
+    apart = [fix for fix in fixes if fix.parts]
+    if apart:
+        rows.append(
+            fill(
+                f"Prediction and measurement part by more than 20 % for "
+                f"{counted(len(apart), 'cure')}: trust the measurement.",
+                _WIDTH,
+            )
+        )
+    return "\n".join(rows)
+
+
+def _softmaxes(softmaxes: Sequence[SoftmaxGain]) -> str:
+    if not softmaxes:
+        return ""
+    rows = [f"{'Softmax':<48}{'scores':>10}{'probs':>10}{'gain':>10}"]
+    for each in sorted(softmaxes, key=lambda s: -max(s.probabilities, default=0.0))[:4]:
+        worst = max(range(len(each.probabilities)), key=lambda head: each.probabilities[head])
+        name = each.name.strip("/") + (f" head {worst}" if len(each.probabilities) > 1 else "")
+        rows.append(
+            f"{fitted(name, 47):<48}{percent(each.scores[worst]):>10}"
+            f"{percent(each.probabilities[worst]):>10}{number(each.gains[worst], 3):>10}"
+        )
+    rows.append("Relative errors of the worst head; a gain above 1 amplifies, below 1 buries.")
+    return "\n".join(rows)
+
+
+def _labels(labels: LabelReport | None) -> str:
+    if labels is None:
+        return ""
+    rows = [
+        f"Accuracy {percent(labels.accuracy_exact)} -> {percent(labels.accuracy_quantized)} on "
+        f"{counted(labels.samples, 'label')}; {counted(len(labels.flips), 'answer')} changed"
+    ]
+    for flip in labels.flips[:5]:
+        taken = ", ".join(
+            f"{fitted(loss.site.lstrip('/'), 30)} {number(loss.amount, 2)}"
+            for loss in flip.losses[:2]
+        )
+        text = (
+            f"sample {flip.sample} (label {flip.label}): {flip.exact} -> {flip.quantized}, margin "
+            f"{number(flip.margin_exact, 3)} -> {number(flip.margin_quantized, 3)}"
+        )
+        if taken:
+            text += f"; taken by {taken}"
+        rows.append(fill(text, _WIDTH, initial_indent="  ", subsequent_indent="    "))
+    return "\n".join(rows)
+
+
+def _unmatched(report: Findings) -> str:
+    if not report.unmatched:
+        return ""
+    rows = ["Weights without a float original; their error counts into graph:"]
+    rows += [
+        f"  {fitted(each.name, 44):<45}{list(each.shape)!s:<16} {fitted(each.reason, 17)}"
+        for each in report.unmatched[:8]
+    ]
+    if len(report.unmatched) > 8:
+        rows.append(f"  and {len(report.unmatched) - 8} more")
+    return "\n".join(rows)
+
+
+def _notes(report: Findings) -> str:
+    cost = report.cost
+    told = [
+        *report.notes,
+        f"{number(cost.seconds, 3)} s, the time of {number(cost.forward_equivalents, 3)} forward "
+        f"passes.",
+    ]
+    return "\n".join(fill(note, _WIDTH) for note in told)
