@@ -10,6 +10,11 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES: dict[str, str] = {
+    "Explanation": "foldmark.report.explanation",
+    "FunctionData": "foldmark.runtimes.sources",
+    "Metric": "foldmark.ledger.metrics",
+    "RandomData": "foldmark.runtimes.sources",
+    "explain": "foldmark.report.explain",
     "FoldmarkError": "foldmark.errors",
     "BlockShape": "foldmark.tensors.block",
     "QuantizedTensor": "foldmark.tensors.quantized",

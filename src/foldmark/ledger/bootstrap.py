@@ -26,11 +26,16 @@ class Resampled:
     high: NDArray[np.float64]
     first_holds: float
 
+    def interval(self, entry: int, sign: float) -> tuple[float, float]:
+        """Return (low, high) of an entry, of its negative when `sign` is -1."""
+        low, high = sorted((sign * float(self.low[entry]), sign * float(self.high[entry])))
+        return low, high
+
 
 def resample(amounts: NDArray[np.float64], weights: NDArray[np.float64]) -> Resampled | None:
     """Return the spread of entries over samples, None when there are too few batches.
 
-    amounts   (batches, sites)   sum over the batch's samples, before division by the weight
+    amounts   (batches, sites)   harm: sum over the batch's samples, before division by weights
     weights   (batches,)         what the metric divides by
 
     Each draw takes as many batches with replacement and forms sum(amounts) / sum(weights). The
@@ -42,7 +47,6 @@ def resample(amounts: NDArray[np.float64], weights: NDArray[np.float64]) -> Resa
     picks = np.random.default_rng(0).integers(0, batches, (_DRAWS, batches))
     counts = np.stack([np.bincount(pick, minlength=batches) for pick in picks]).astype(np.float64)
     drawn = (counts @ amounts) / (counts @ weights)[:, None]
-    sign = 1.0 if amounts.sum() >= 0 else -1.0
-    first = int((sign * amounts.sum(0)).argmax())
-    holds = float(((sign * drawn).argmax(1) == first).mean())
+    first = int(amounts.sum(0).argmax())
+    holds = float((drawn.argmax(1) == first).mean())
     return Resampled(np.quantile(drawn, 0.05, axis=0), np.quantile(drawn, 0.95, axis=0), holds)

@@ -38,7 +38,7 @@ def split_error(
     """Split delta into parts that sum to it, element by element; parts of zeros are left out.
 
     With x the float tensor, clamp(x) its value drawn into the grid's range, step s:
-        clipping   = clamp(x) - x
+        clipping   = clamp(x) - x, where that is more than half a step
         rounding   = the rest, when it is at most half a step
         zero_point = s * k0, k0 the steps by which the whole group is off
         scale      = g * x, g the common gain of the whole group, when above rounding noise
@@ -48,7 +48,11 @@ def split_error(
     low, high = grid.low.astype(np.float32), grid.high.astype(np.float32)
     parts: dict[Cause, NDArray[np.floating]] = {}
     rest = delta.astype(np.float32, copy=False)
-    clipped = np.clip(x, low, high) - x
+    clipped = np.asarray(np.clip(x, low, high) - x)
+    if grid.step is not None and not grid.is_chosen_by_data:
+        # Within half a step of the last code it is an ordinary rounding to that code.
+        half = np.abs(grid.step.astype(np.float32)) / 2
+        clipped = np.where(np.abs(clipped) > half, clipped, np.float32(0))
     if clipped.any():
         # A range chosen by the data leaves outside only what rounding the zero point cost.
         parts[Cause.ZERO_POINT if grid.is_chosen_by_data else Cause.CLIPPING] = clipped

@@ -17,6 +17,7 @@ class MetricChange:
     Attributes:
         name: the metric's name, as --metric takes it.
         title: what reports call it.
+        harm: sign of a change for the worse.
         outputs: the outputs that are compared.
         reason: why this metric, in one sentence.
         exact: its value for the float model.
@@ -25,6 +26,7 @@ class MetricChange:
 
     name: str
     title: str
+    harm: float
     outputs: tuple[str, ...]
     reason: str
     exact: float
@@ -34,6 +36,11 @@ class MetricChange:
     def change(self) -> float:
         """The measured total: quantized - exact."""
         return self.quantized - self.exact
+
+    @property
+    def is_worse(self) -> bool:
+        """True when the quantized model does worse."""
+        return self.change * self.harm > 0
 
 
 @dataclass(frozen=True)

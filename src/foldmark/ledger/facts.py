@@ -14,6 +14,9 @@ __all__ = ["ScaleSetter", "SiteFacts", "SiteFactsCollector"]
 # The share of values, nearest to zero, that "the rest" means in "codes used by the rest".
 _REST = 0.99
 _SMALLEST_ROWS = 0.1
+# Empty octaves between the largest values and the rest that make them a group of their own.
+_GAP = 2
+_OCTAVES = 256
 
 
 @dataclass(frozen=True)
@@ -25,10 +28,14 @@ class ScaleSetter:
         value: what it holds.
         channel: its index along `axis`, None when the tensor has no such axis.
         axis: the axis of channels.
-        scale: the step of its grid (widest step for float formats: None).
+        scale: the step of its grid; None for float formats.
         scale_without: the step that the rest would need: without the element's channel, or
-            without the element where each channel has a scale of its own.
-        codes_of_rest: how many different codes the 99 % of values nearest to zero use.
+            without the element where each channel has a scale of its own, or without the
+            values as large as it where a gap separates them from all others.
+        alike: share of values on the element's side of such a gap; None without a gap.
+        rest_below: largest absolute value on the other side.
+        codes_of_rest: how many different codes the rest uses: the values on the other side of
+            the gap, else the 99 % nearest to zero.
         codes: how many codes there are.
     """
 
@@ -38,6 +45,8 @@ class ScaleSetter:
     axis: int | None
     scale: float | None
     scale_without: float | None
+    alike: float | None
+    rest_below: float | None
     codes_of_rest: int | None
     codes: int | None
 
@@ -83,6 +92,8 @@ class SiteFactsCollector:
     squares: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     errors: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     histogram: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    octaves: NDArray[np.int64] = field(default_factory=lambda: np.zeros(_OCTAVES, np.int64))
+    peaks: NDArray[np.float32] = field(default_factory=lambda: np.zeros(_OCTAVES, np.float32))
 
     def add(
         self,
@@ -111,11 +122,17 @@ class SiteFactsCollector:
             min(self.covered[0], float(low.min())),
             max(self.covered[1], float(high.max())),
         )
-        self._add_extreme(x, grid, first_sample)
+        size = np.abs(x)
+        # The exponent field of a float32 is its octave.
+        octave = np.ascontiguousarray(size).view(np.int32).reshape(-1) >> 23
+        self.octaves += np.bincount(octave, minlength=_OCTAVES)
+        np.maximum.at(self.peaks, octave, size.reshape(-1))
+        self._add_extreme(x, size, grid, first_sample)
         self._add_codes(x + error, grid)
 
-    def _add_extreme(self, x: NDArray[np.floating], grid: Grid, first_sample: int) -> None:
-        size = np.abs(x)
+    def _add_extreme(
+        self, x: NDArray[np.floating], size: NDArray[np.floating], grid: Grid, first_sample: int
+    ) -> None:
         place = int(size.argmax())
         value = float(x.reshape(-1)[place])
         if self.extreme_index is not None and abs(value) <= abs(self.extreme):
@@ -178,16 +195,36 @@ class SiteFactsCollector:
         if self.histogram.size:
             lowest, highest = code_limits(self.site.encoding.number_format)
             codes = highest - lowest + 1
+        without = self._step_without(channel)
+        gap = self._gap()
+        if gap is not None and self.step is not None:
+            beyond = self.step * gap[1] / max(abs(self.extreme), 1e-300)
+            if without is not None and beyond > 0.9 * without:
+                gap = None
+            else:
+                without = beyond
         return ScaleSetter(
             index=self.extreme_index,
             value=self.extreme,
             channel=channel,
             axis=self.axis,
             scale=self.step,
-            scale_without=self._step_without(channel),
-            codes_of_rest=self._codes_of_rest(),
+            scale_without=without,
+            alike=None if gap is None else gap[0],
+            rest_below=None if gap is None else gap[1],
+            codes_of_rest=self._codes_of_rest(None if gap is None else gap[1]),
             codes=codes,
         )
+
+    def _gap(self) -> tuple[float, float] | None:
+        """Return (share of values above the gap, largest value below it), None without one."""
+        full = np.flatnonzero(self.octaves[1:]) + 1  # octave 0 holds 0 itself
+        wide = np.flatnonzero(np.diff(full) > _GAP)
+        if not wide.size:
+            return None
+        below = int(full[wide[-1]])
+        share = float(self.octaves[below + 1 :].sum() / self.octaves.sum())
+        return (share, float(self.peaks[below])) if share < 1 - 1 / 64 else None
 
     def _step_without(self, channel: int | None) -> float | None:
         if self.step is None or channel is None:
@@ -206,7 +243,7 @@ class SiteFactsCollector:
             return float(max(np.abs(lows).max(), np.abs(highs).max()))
         return float(max(highs.max(), 0) - min(lows.min(), 0))
 
-    def _codes_of_rest(self) -> int | None:
+    def _codes_of_rest(self, below: float | None) -> int | None:
         if not self.histogram.size:
             return None
         middle = self.histogram.size // 2
@@ -214,6 +251,8 @@ class SiteFactsCollector:
         pairs = self.histogram[middle:].copy()
         pairs[1:] += self.histogram[:middle][::-1]
         reach = int(np.searchsorted(np.cumsum(pairs), _REST * pairs.sum()))
+        if below is not None and self.step:
+            reach = min(reach, round(below / self.step))
         return int((self.histogram[middle - reach : middle + reach + 1] > 0).sum())
 
 

@@ -46,6 +46,11 @@ class Metric(Enum):
         }[self]
 
     @property
+    def harm(self) -> float:
+        """Sign of a change for the worse: +1, but -1 for the margin."""
+        return -1.0 if self is Metric.MARGIN else 1.0
+
+    @property
     def needs_classes(self) -> bool:
         """True when the last axis must hold classes."""
         return self not in (Metric.RELATIVE_ERROR, Metric.COSINE)

@@ -106,6 +106,8 @@ def _entry(entry: Entry) -> dict[str, Any]:
             "axis": setter.axis,
             "scale": setter.scale,
             "scale_without": setter.scale_without,
+            "alike": setter.alike,
+            "rest_below": setter.rest_below,
         },
         "groups": [vars(group) for group in entry.groups],
         "clipped": facts.clipped,

@@ -22,11 +22,9 @@ _MOST = 0.8
 def verdict(report: Findings) -> str:
     """Return the finding in one sentence."""
     metric = report.metric
-    moved = (
-        f"{metric.title} moved from {number(metric.exact)} to {number(metric.quantized)}"
-        if metric.exact
-        else f"{metric.title} rose to {number(metric.quantized)}"
-    )
+    moved = f"{metric.title} moved from {number(metric.exact)} to {number(metric.quantized)}"
+    if metric.exact == 0:
+        moved = f"{metric.title} rose to {number(metric.quantized)}"
     labels = report.labels
     if labels is not None:
         moved = (
@@ -36,9 +34,11 @@ def verdict(report: Findings) -> str:
     moved = moved[0].upper() + moved[1:]
     if not report.entries or metric.change == 0:
         return f"{moved}: nothing to explain."
-    few, carried = _few(report.entries)
+    if not metric.is_worse:
+        return f"{moved}: no loss; the sites' effects cancel."
     first = report.entries[0]
     lead = f"{site_title(first.site)} carries {percent(first.share, 0)} of it"
+    few, carried = _few(report.entries)
     if few > 1:
         lead = (
             f"{few} of {len(report.entries)} sites carry {percent(carried, 0)} of it, first "
@@ -166,7 +166,7 @@ def _subtotals(report: Findings) -> str:
 def _reasons(report: Findings) -> str:
     blocks = []
     for place, entry in enumerate(report.entries[:_REASONS], start=1):
-        if entry.share <= 0:
+        if entry.amount * report.metric.harm <= 0:
             break
         head = f"{place}. {site_title(entry.site)}: {percent(entry.share)}"
         body = fill(reason(entry), _WIDTH, initial_indent="   ", subsequent_indent="   ")

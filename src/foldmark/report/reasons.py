@@ -68,13 +68,20 @@ def _setter_sentence(entry: Entry) -> str:
     if setter.scale_without <= 0 or setter.scale / setter.scale_without < _STANDS_OUT:
         return ""
     times = setter.scale / setter.scale_without
+    rest = "the median channel reaches"
+    shared, typical = "99 % of the values share", entry.facts.typical
+    if setter.alike is not None and setter.rest_below is not None:
+        rest, typical = "the rest stays within", setter.rest_below
+        shared = "all the others share"
+        if setter.alike > 0.001:
+            rest = f"all but {percent(setter.alike)} of the values stay within"
     text = (
-        f"{_where(entry, setter)} holds {number(setter.value)}, where the median channel "
-        f"reaches {number(entry.facts.typical)}: it sets the step at {number(setter.scale)}, "
+        f"{_where(entry, setter)} holds {number(setter.value)}, where {rest} "
+        f"{number(typical)}: it sets the step at {number(setter.scale)}, "
         f"{number(times, 3)} times the {number(setter.scale_without)} that the rest would need"
     )
     if setter.codes_of_rest is not None and setter.codes is not None:
-        text += f", so 99 % of the values share {setter.codes_of_rest} of {setter.codes} codes"
+        text += f", so {shared} {setter.codes_of_rest} of {setter.codes} codes"
     return text + "."
 
 

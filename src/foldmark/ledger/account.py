@@ -1,0 +1,262 @@
+"""The account: every site's entry, and the lines that close it against what was measured."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foldmark.graphs.sites import Site
+from foldmark.ledger.bootstrap import resample
+from foldmark.ledger.choice import MetricChoice
+from foldmark.ledger.entries import Closure, Entry, MetricChange
+from foldmark.ledger.facts import SiteFactsCollector
+from foldmark.ledger.models import Models, is_constant
+from foldmark.ledger.replay import Integral, Recording, Replay
+from foldmark.ledger.softmax import SoftmaxGain, SoftmaxGains
+from foldmark.ledger.tally import SiteTally
+from foldmark.ledger.targets import BatchTarget, Ruler
+from foldmark.runtimes.batches import Batch, Data
+
+__all__ = ["TOLERANCE", "Account", "AccountTaker"]
+
+TOLERANCE = 1e-4
+"""Largest |closure - 1| that the quadrature may leave."""
+
+_FIRST_NODES = 2
+_MOST_NODES = 96
+# From here on, nodes that bring nothing end the growth: float32 or kinks are the limit.
+_PATIENCE = 16
+# What goes on inside (born or arrived, softmax gains) is looked at in so many batches.
+_INNER_BATCHES = 8
+
+_Arrays = Mapping[str, NDArray[np.generic]]
+
+
+@dataclass(frozen=True)
+class Account:
+    """A closed account.
+
+    Attributes:
+        change: what moved.
+        closure: the lines and their sum.
+        entries: one per site, largest share first.
+        softmaxes: gain of each softmax.
+        first_holds: share of bootstrap draws in which the first entry stays first.
+        nodes: quadrature nodes at the end.
+        samples: how many samples were run.
+        seconds: wall time.
+        forward_seconds: of that, one pass of the float model.
+        replay_error: largest |replay at t=1 - simulated| over the largest |simulated - float|.
+    """
+
+    change: MetricChange
+    closure: Closure
+    entries: tuple[Entry, ...]
+    softmaxes: tuple[SoftmaxGain, ...]
+    first_holds: float | None
+    nodes: int
+    samples: int
+    seconds: float
+    forward_seconds: float
+    replay_error: float
+
+
+@dataclass
+class _Sums:
+    """The metric's sums over batches, at each end and in the middle."""
+
+    exact: float = 0.0
+    start: float = 0.0
+    simulated: float = 0.0
+    real: float = 0.0
+    weight: float = 0.0
+    samples: int = 0
+    forward: float = 0.0
+    weights: list[float] = field(default_factory=list)
+    moved: list[float] = field(default_factory=list)
+    left: float = 0.0
+
+
+class AccountTaker:
+    """Takes the account of a quantized model, batch by batch.
+
+    Args:
+        models: the two models.
+        choice: what is compared.
+        on_batch: called after each batch with its number of samples.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        choice: MetricChoice,
+        on_batch: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._models = models
+        self._choice = choice
+        self._ruler = Ruler(choice)
+        self._on_batch = on_batch
+        self._tallies: dict[str, SiteTally] = {}
+        self._softmaxes: dict[str, SoftmaxGains] = {}
+        self._sums = _Sums()
+        self._nodes = _FIRST_NODES
+        self._replay_error = 0.0
+
+    def take(self, data: Data, batch_size: int) -> Account:
+        """Run over the data once and return the account."""
+        began = perf_counter()
+        for number, batch in enumerate(data.batches(batch_size)):
+            self._add(number, batch)
+            self._on_batch(batch.samples)
+        return self._closed(perf_counter() - began)
+
+    def _add(self, number: int, batch: Batch) -> None:
+        replay = self._models.replay(batch.feeds)
+        recording = replay.record(batch.feeds)
+        began = perf_counter()
+        exact = self._models.run_exact(batch.feeds)
+        self._sums.forward += perf_counter() - began
+        real = self._models.run_real(batch.feeds)
+        target = self._ruler.target(batch, exact, real)
+        self._add_ends(batch, target, recording, exact, real)
+        if number == 0:
+            self._check_replay(replay, recording)
+        integral = self._integrate(replay, recording, target)
+        for site in replay.sites:
+            self._tally(site).add(
+                number,
+                batch.first,
+                recording.before[site.name],
+                recording.delta[site.name],
+                integral.gradients.get(site.name),
+            )
+        if number < _INNER_BATCHES:
+            self._add_inner(replay, recording)
+
+    def _add_ends(
+        self,
+        batch: Batch,
+        target: BatchTarget,
+        recording: Recording,
+        exact: _Arrays,
+        real: _Arrays,
+    ) -> None:
+        sums = self._sums
+        start, simulated = target.measure(recording.start), target.measure(recording.simulated)
+        sums.exact += target.measure(exact)
+        sums.start += start
+        sums.simulated += simulated
+        sums.real += target.measure(real)
+        sums.weight += target.weight
+        sums.weights.append(target.weight)
+        sums.moved.append(simulated - start)
+        sums.samples += batch.samples
+
+    def _integrate(self, replay: Replay, recording: Recording, target: BatchTarget) -> Integral:
+        """Integrate with as many nodes as closing the account takes."""
+        sums, moved, before = self._sums, self._sums.moved[-1], np.inf
+        while True:
+            integral = replay.integrate(recording, target.piece, target.feeds, nodes=self._nodes)
+            left = moved - integral.total
+            # Held to the batch's own change, to the mean change where its samples cancel, or to
+            # the account so far, in which batches make up for each other.
+            size = max(abs(moved), float(np.mean(np.abs(sums.moved))))
+            excess = min(
+                abs(left) / (TOLERANCE * size or 1e-300),
+                abs(sums.left + left) / (TOLERANCE * abs(sum(sums.moved)) or 1e-300),
+            )
+            helps_no_more = abs(left) > 0.8 * before and self._nodes >= _PATIENCE
+            if excess <= 1 or self._nodes >= _MOST_NODES or helps_no_more:
+                sums.left += left
+                return integral
+            before = abs(left)
+            self._nodes = _more_nodes(self._nodes, excess)
+
+    def _check_replay(self, replay: Replay, recording: Recording) -> None:
+        end = replay.outputs(recording, 1.0)
+        for name in self._choice.outputs:
+            simulated = recording.simulated[name].astype(np.float64)
+            moved = np.abs(simulated - recording.start[name].astype(np.float64)).max(initial=0.0)
+            apart = np.abs(simulated - end[name].astype(np.float64)).max(initial=0.0)
+            if moved > 0:
+                self._replay_error = max(self._replay_error, float(apart / moved))
+
+    def _add_inner(self, replay: Replay, recording: Recording) -> None:
+        inner = self._models.run_inner(replay, recording)
+        for name, exact in inner.exact.items():
+            self._tallies[name].add_origin(recording.before[name], recording.delta[name], exact)
+        for name, values in inner.softmaxes.items():
+            self._softmaxes.setdefault(name, SoftmaxGains(name)).add(*values)
+
+    def _tally(self, site: Site) -> SiteTally:
+        if site.name not in self._tallies:
+            self._tallies[site.name] = SiteTally(site, SiteFactsCollector(site))
+        return self._tallies[site.name]
+
+    def _closed(self, seconds: float) -> Account:
+        sums, choice = self._sums, self._choice
+        weight = sums.weight or 1.0
+        total = (sums.real - sums.exact) / weight
+        entries, first_holds = self._entries(total)
+        sites = sum(entry.amount for entry in entries)
+        closure = Closure(
+            sites=sites,
+            graph=(sums.start - sums.exact) / weight,
+            kernel=(sums.real - sums.simulated) / weight,
+            quadrature=(sums.simulated - sums.start) / weight - sites,
+            total=total,
+        )
+        change = MetricChange(
+            choice.metric.value,
+            choice.metric.title,
+            choice.metric.harm,
+            choice.outputs,
+            choice.reason,
+            sums.exact / weight,
+            sums.real / weight,
+        )
+        return Account(
+            change,
+            closure,
+            entries,
+            tuple(gains.gain() for gains in self._softmaxes.values()),
+            first_holds,
+            self._nodes,
+            sums.samples,
+            seconds,
+            sums.forward,
+            self._replay_error,
+        )
+
+    def _entries(self, total: float) -> tuple[tuple[Entry, ...], float | None]:
+        tallies, weights = list(self._tallies.values()), np.array(self._sums.weights)
+        weight = float(weights.sum()) or 1.0
+        amounts = np.zeros((len(weights), len(tallies)))
+        for column, tally in enumerate(tallies):
+            for batch, amount in tally.amounts.items():
+                amounts[batch, column] = amount
+        spread = resample(amounts * self._choice.metric.harm, weights)
+        entries = [
+            Entry(
+                site=tally.site,
+                amount=float(amounts[:, i].sum()) / weight,
+                share=float(amounts[:, i].sum()) / weight / total if total else 0.0,
+                interval=None if spread is None else spread.interval(i, self._choice.metric.harm),
+                causes={cause: part / weight for cause, part in tally.causes.items()},
+                groups=tally.groups(weight),
+                facts=tally.facts.facts(),
+                origin=None if is_constant(tally.site) else tally.origin(),
+            )
+            for i, tally in enumerate(tallies)
+        ]
+        harm = self._choice.metric.harm
+        entries.sort(key=lambda entry: -harm * entry.amount)
+        return tuple(entries), None if spread is None else spread.first_holds
+
+
+def _more_nodes(nodes: int, excess: float) -> int:
+    """Return the next number of nodes: 2, 3, 4, 6, 8, ... or in leaps when far off."""
+    factor = 4.0 if excess > 1000 else 2.0 if excess > 30 else 1.5
+    return min(_MOST_NODES, int(nodes * factor))

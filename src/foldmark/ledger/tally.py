@@ -1,0 +1,107 @@
+"""One site's entry while batches are added to it."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foldmark.graphs.sites import Site
+from foldmark.ledger.axes import axis_names
+from foldmark.ledger.causes import Cause, split_error
+from foldmark.ledger.entries import Group, Origin
+from foldmark.ledger.facts import SiteFactsCollector
+from foldmark.ledger.grid import Grid
+
+__all__ = ["SiteTally"]
+
+_GROUPS_KEPT = 8
+
+
+@dataclass
+class SiteTally:
+    """Sums over batches of what one site does.
+
+    Attributes:
+        site: the site.
+        facts: what is seen of the tensor.
+        amounts: batch number -> entry of that batch, not yet divided by the metric's weight.
+        causes: parts of the sum by cause.
+        parts: axis name -> parts of the sum along it.
+    """
+
+    site: Site
+    facts: SiteFactsCollector
+    amounts: dict[int, float] = field(default_factory=dict)
+    causes: dict[Cause, float] = field(default_factory=dict)
+    parts: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    _born: float = 0.0
+    _arrived: float = 0.0
+    _power: float = 0.0
+
+    def add(
+        self,
+        batch: int,
+        first_sample: int,
+        before: NDArray[np.float32],
+        delta: NDArray[np.float32],
+        gradient: NDArray[np.float32] | None,
+    ) -> None:
+        """Add one batch; `gradient` is the path average, None where the metric ignores the site."""
+        grid = Grid.of(self.site.encoding, before)
+        is_constant = bool(self.amounts) and self.site.codes is not None
+        if not is_constant:
+            self.facts.add(before, delta, grid, first_sample)
+        self.amounts.setdefault(batch, 0.0)
+        if gradient is None:
+            return
+        parts = split_error(before, delta, grid)
+        products = {cause: gradient * part for cause, part in parts.items()}
+        for cause, product in products.items():
+            amount = float(product.sum(dtype=np.float64))
+            self.causes[cause] = self.causes.get(cause, 0.0) + amount
+            self.amounts[batch] += amount
+        whole = gradient * delta
+        for axis, name in enumerate(axis_names(self.site, whole.ndim)):
+            if name != "sample" and whole.shape[axis] > 1:
+                others = tuple(i for i in range(whole.ndim) if i != axis)
+                self._add_part(name, whole.sum(others, dtype=np.float64))
+
+    def add_origin(
+        self,
+        before: NDArray[np.float32],
+        delta: NDArray[np.float32],
+        exact: NDArray[np.floating],
+    ) -> None:
+        """Add one batch of what the float run holds at the same place."""
+        if exact.shape != before.shape:
+            return
+        exact = exact.astype(np.float32, copy=False)
+        arrived = before - exact
+        self._born += float(np.vdot(delta, delta))
+        self._arrived += float(np.vdot(arrived, arrived))
+        self._power += float(np.vdot(exact, exact))
+
+    def origin(self) -> Origin | None:
+        """Return how much error was born here and how much arrived, None when not gathered."""
+        if self._power <= 0:
+            return None
+        return Origin(
+            float(np.sqrt(self._born / self._power)), float(np.sqrt(self._arrived / self._power))
+        )
+
+    def groups(self, weight: float) -> tuple[Group, ...]:
+        """Return the largest parts along each axis, divided by the metric's weight."""
+        total = sum(self.amounts.values())
+        sign = 1.0 if total >= 0 else -1.0
+        found = []
+        for name, part in self.parts.items():
+            for index in np.argsort(-sign * part)[:_GROUPS_KEPT]:
+                found.append(Group(name, int(index), float(part[index]) / weight))
+        return tuple(found)
+
+    def _add_part(self, name: str, part: NDArray[np.float64]) -> None:
+        kept = self.parts.get(name, np.zeros(0))
+        joined = np.zeros(max(kept.size, part.size))
+        joined[: kept.size] += kept
+        joined[: part.size] += part
+        self.parts[name] = joined

@@ -1,0 +1,125 @@
+"""`foldmark.explain`: two models and some inputs become an account."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foldmark.formats.onnx_file import ModelSource, read_model
+from foldmark.ledger.account import Account, AccountTaker
+from foldmark.ledger.choice import MetricChoice, check_same_outputs, choose_metric
+from foldmark.ledger.entries import Entry, Subtotal
+from foldmark.ledger.findings import Cost
+from foldmark.ledger.metrics import Metric
+from foldmark.ledger.models import Models
+from foldmark.report.explanation import Explanation
+from foldmark.runtimes.batches import Batch, Data, DataLike, open_data
+
+__all__ = ["explain"]
+
+_LARGEST_BATCH = 32
+# So many batches at least, where the samples allow it: intervals are drawn over batches.
+_WANTED_BATCHES = 8
+
+
+def explain(
+    float_model: ModelSource | None,
+    quantized_model: ModelSource,
+    data: DataLike,
+    *,
+    labels: NDArray[np.integer] | None = None,
+    metric: Metric | str | None = None,
+    outputs: Sequence[str] = (),
+    samples: int | None = None,
+    batch_size: int | None = None,
+    label_name: str = "labels",
+    on_samples: Callable[[int, int], None] | None = None,
+) -> Explanation:
+    """Say which quantization sites moved the output, by how much each, and why.
+
+    float_model      path, bytes or ModelProto; None explains activations alone
+    quantized_model  path, bytes or ModelProto
+    data             see `open_data`; first axis = samples
+    labels           integers, one per sample (or per row of the output)
+    metric           what is compared; chosen by the output's name and shape when None
+    outputs          names of the outputs that are compared; all of floats when empty
+    samples          at most so many
+    batch_size       samples that run at once; memory is one batch
+    label_name       array of `data` that holds the labels, where there is one
+    on_samples       called with (samples done, samples in all)
+
+    The account:  total measured change = graph + sum of entries + kernel + quadrature
+
+    Raises:
+        BadInput: a model, the data or the labels can't be used; see `foldmark.errors`.
+        NoDerivative: an operator between a site and the output has no derivative.
+    """
+    exact = None if float_model is None else read_model(float_model, "the float model")
+    quantized = read_model(quantized_model, "the quantized model")
+    opened = open_data(data, exact or quantized, labels, label_name, samples)
+    models = Models(exact, quantized)
+    count = opened.samples
+    size = batch_size or min(_LARGEST_BATCH, max(1, count // _WANTED_BATCHES))
+    first = next(iter(opened.batches(size)))
+    choice = _choice(models, first, metric, outputs)
+    done = 0
+
+    def advance(more: int) -> None:
+        nonlocal done
+        done += more
+        if on_samples is not None:
+            on_samples(done, count)
+
+    account = AccountTaker(models, choice, advance).take(opened, size)
+    return _explanation(models, account, opened)
+
+
+def _choice(
+    models: Models, first: Batch, metric: Metric | str | None, outputs: Sequence[str]
+) -> MetricChoice:
+    exact = models.run_exact(first.feeds)
+    choice = choose_metric(
+        models.exact or models.quantized,
+        exact,
+        has_labels=first.labels is not None,
+        metric=None if metric is None else Metric(metric),
+        outputs=outputs,
+    )
+    check_same_outputs(exact, models.run_real(first.feeds), choice.outputs)
+    return choice
+
+
+def _explanation(models: Models, account: Account, data: Data) -> Explanation:
+    entries = account.entries
+    return Explanation(
+        metric=account.change,
+        closure=account.closure,
+        cost=Cost(
+            account.seconds, account.forward_seconds, account.nodes, account.samples, len(entries)
+        ),
+        entries=entries,
+        fixes=(),
+        layers=_subtotals(account, lambda entry: entry.site.layer),
+        kinds=_subtotals(account, lambda entry: entry.site.kind.value),
+        operators=_subtotals(account, lambda entry: entry.site.operator),
+        softmaxes=account.softmaxes,
+        labels=None,
+        unmatched=models.unmatched,
+        data=data.description,
+        is_random=data.is_random,
+        first_holds=account.first_holds,
+        replay_error=account.replay_error,
+        notes=models.notes,
+    )
+
+
+def _subtotals(account: Account, key: Callable[[Entry], str]) -> tuple[Subtotal, ...]:
+    total, harm = account.closure.total, account.change.harm
+    sums: dict[str, list[float]] = {}
+    for entry in account.entries:
+        sums.setdefault(key(entry), []).append(entry.amount)
+    found = [
+        Subtotal(name, sum(parts), sum(parts) / total if total else 0.0, len(parts))
+        for name, parts in sums.items()
+    ]
+    return tuple(sorted(found, key=lambda each: -harm * each.amount))
