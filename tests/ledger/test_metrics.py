@@ -5,11 +5,11 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from foldmark.graphs.emitter import Emitter
 from onnx import TensorProto, helper
 from torch.nn import functional
 
 from foldmark.errors import DataMismatch, OutputNotComparable
+from foldmark.graphs.emitter import Emitter
 from foldmark.ledger.layout import Layout
 from foldmark.ledger.metrics import Metric, emit_metric, measure, metric_target
 

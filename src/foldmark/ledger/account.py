@@ -26,8 +26,13 @@ TOLERANCE = 1e-4
 
 _FIRST_NODES = 2
 _MOST_NODES = 96
-# From here on, nodes that bring nothing end the growth: float32 or kinks are the limit.
-_PATIENCE = 16
+# More than so many only when what is left is large beside the changes of single samples: where
+# those cancel, their sum is a bad measure.
+_MANY_NODES = 32
+# So many growths that bring nothing end it: float32 is the limit.
+_PATIENCE = 3
+# Below this part of the tolerance the next batch tries with fewer nodes.
+_EASY = 0.2
 # What goes on inside (born or arrived, softmax gains) is looked at in so many batches.
 _INNER_BATCHES = 8
 
@@ -44,7 +49,7 @@ class Account:
         entries: one per site, largest share first.
         softmaxes: gain of each softmax.
         first_holds: share of bootstrap draws in which the first entry stays first.
-        nodes: quadrature nodes at the end.
+        nodes: largest number of quadrature nodes that a batch took.
         samples: how many samples were run.
         seconds: wall time.
         forward_seconds: of that, one pass of the float model.
@@ -76,6 +81,7 @@ class _Sums:
     forward: float = 0.0
     weights: list[float] = field(default_factory=list)
     moved: list[float] = field(default_factory=list)
+    swings: list[float] = field(default_factory=list)
     left: float = 0.0
 
 
@@ -102,6 +108,7 @@ class AccountTaker:
         self._softmaxes: dict[str, SoftmaxGains] = {}
         self._sums = _Sums()
         self._nodes = _FIRST_NODES
+        self._most_nodes = 0
         self._replay_error = 0.0
 
     def take(self, data: Data, batch_size: int) -> Account:
@@ -144,7 +151,10 @@ class AccountTaker:
         real: _Arrays,
     ) -> None:
         sums = self._sums
-        start, simulated = target.measure(recording.start), target.measure(recording.simulated)
+        starts = target.per_sample(recording.start).values
+        ends = target.per_sample(recording.simulated).values
+        start, simulated = float(starts.sum()), float(ends.sum())
+        sums.swings.append(float(np.abs(ends - starts).sum()))
         sums.exact += target.measure(exact)
         sums.start += start
         sums.simulated += simulated
@@ -156,7 +166,8 @@ class AccountTaker:
 
     def _integrate(self, replay: Replay, recording: Recording, target: BatchTarget) -> Integral:
         """Integrate with as many nodes as closing the account takes."""
-        sums, moved, before = self._sums, self._sums.moved[-1], np.inf
+        sums, moved = self._sums, self._sums.moved[-1]
+        best, in_vain = np.inf, 0
         while True:
             integral = replay.integrate(recording, target.piece, target.feeds, nodes=self._nodes)
             left = moved - integral.total
@@ -167,11 +178,16 @@ class AccountTaker:
                 abs(left) / (TOLERANCE * size or 1e-300),
                 abs(sums.left + left) / (TOLERANCE * abs(sum(sums.moved)) or 1e-300),
             )
-            helps_no_more = abs(left) > 0.8 * before and self._nodes >= _PATIENCE
-            if excess <= 1 or self._nodes >= _MOST_NODES or helps_no_more:
+            in_vain = in_vain + 1 if abs(left) > 0.8 * best else 0
+            best = min(best, abs(left))
+            is_small = abs(left) <= TOLERANCE * sums.swings[-1]
+            most = _MANY_NODES if is_small else _MOST_NODES
+            if excess <= 1 or self._nodes >= most or in_vain >= _PATIENCE:
                 sums.left += left
+                self._most_nodes = max(self._most_nodes, self._nodes)
+                if excess < _EASY:
+                    self._nodes = max(_FIRST_NODES, self._nodes * 2 // 3)
                 return integral
-            before = abs(left)
             self._nodes = _more_nodes(self._nodes, excess)
 
     def _check_replay(self, replay: Replay, recording: Recording) -> None:
@@ -223,7 +239,7 @@ class AccountTaker:
             entries,
             tuple(gains.gain() for gains in self._softmaxes.values()),
             first_holds,
-            self._nodes,
+            self._most_nodes,
             sums.samples,
             seconds,
             sums.forward,

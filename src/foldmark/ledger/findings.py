@@ -17,8 +17,9 @@ class Cost:
 
     Attributes:
         seconds: wall time of the account, cures and checks not counted.
-        forward_seconds: wall time of one forward pass of the skeleton over the same samples.
-        nodes: quadrature nodes of the last batches; 0 when sites were switched off one by one.
+        forward_seconds: wall time of one pass of the float model over the same samples.
+        nodes: largest number of quadrature nodes that a batch took; 0 when sites were switched
+            off one by one.
         samples: how many samples were run.
         sites: how many sites there are.
     """
