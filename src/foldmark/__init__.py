@@ -30,6 +30,7 @@ _HOMES: dict[str, str] = {
     "quantize": "foldmark.tensors.calls",
     "symmetric": "foldmark.tensors.scheme",
     "tile": "foldmark.tensors.block",
+    "quantize_model": "foldmark.recipes.quantize",
     "verify": "foldmark.proof.verify",
 }
 

@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("foldmark.cli.explain", "Where did the accuracy go? An account that adds up."),
     "inspect": ("foldmark.cli.inspect", "What is in this file? Schemes, scales, codes, bytes."),
     "calibrate": ("foldmark.cli.calibrate", "Learn the ranges of a model's activations from data."),
+    "quantize": ("foldmark.cli.quantize", "Quantize a float model and say what was left, and why."),
     "verify": ("foldmark.cli.verify", "Is it smaller, faster and as good? Measured together."),
 }
 

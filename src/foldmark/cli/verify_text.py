@@ -7,7 +7,7 @@ from foldmark.proof.sentences import bound_sentence, integer_sentence, saturatio
 from foldmark.proof.size import Role
 from foldmark.proof.verify import Proof
 
-__all__ = ["markdown", "table", "text"]
+__all__ = ["markdown", "table", "text", "wrapped"]
 
 _WIDTH = 80
 Row = tuple[str, ...]
@@ -48,7 +48,7 @@ def text(proof: Proof) -> str:
         parts.append(f"Fusions of the float model that are gone: {lost}.")
     parts.append("\n".join(filter(None, (bound_sentence(proof), saturation_sentence(proof)))))
     parts.append(_where(proof))
-    return "\n\n".join(map(_wrapped, parts))
+    return "\n\n".join(map(wrapped, parts))
 
 
 def markdown(proof: Proof) -> str:
@@ -65,7 +65,7 @@ def markdown(proof: Proof) -> str:
     return "\n\n".join(sections)
 
 
-def _wrapped(part: str) -> str:
+def wrapped(part: str) -> str:
     """Return the part with its long lines broken at spaces; tables are short enough already."""
     return "\n".join(
         textwrap.fill(line, _WIDTH) if len(line) > _WIDTH else line for line in part.split("\n")
@@ -101,7 +101,7 @@ def _quality_cells(proof: Proof) -> tuple[str, str]:
     if quality.score is not None:
         score = quality.score
         half = (score.change.high - score.change.low) / 2
-        return score.name, f"{score.quantized_score:.4f} ({score.change.value:+.4f} ± {half:.4f})"
+        return score.name, f"{score.quantized_score:.3f} {score.change.value:+.3f}±{half:.3f}"
     if quality.top1_agreement is not None:
         return "same class", f"{100 * quality.top1_agreement.value:.1f} %"
     return "1 - cosine", f"{max(each.cosine for each in quality.outputs):.2e}"

@@ -198,14 +198,17 @@ def _role(name: str, tensor: TensorProto, uses: dict[str, list[Use]], scales: se
 def _applied_scales(model: onnx.ModelProto) -> set[str]:
     """Return what is multiplied onto codes cast to float or onto a scale chosen at run time."""
     stored = {name for name, tensor in _stored(model) if tensor.data_type in _CODE_TYPES}
-    factors = set()
+    factors, rows = set(), {}
     for node in all_nodes(model):
+        if node.op_type == "Gather":
+            rows[node.output[0]] = node.input[0]
+            stored |= {node.output[0]} if node.input[0] in stored else set()
         if node.op_type == "DynamicQuantizeLinear":
             factors.add(node.output[1])
         elif node.op_type == "Cast" and node.input[0] in stored:
             factors.add(node.output[0])
     return {
-        name
+        rows.get(name, name)
         for node in all_nodes(model)
         if node.op_type == "Mul" and set(node.input) & factors
         for name in node.input

@@ -1,0 +1,261 @@
+"""A recipe followed: from a float model to a quantized one, with the report."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx
+
+from foldmark import rules
+from foldmark.calibrate.calibration import Calibration, calibrate
+from foldmark.calibrate.observers import Method, Observer, Range, Symmetry
+from foldmark.calibrate.statistics import Detail
+from foldmark.errors import InvalidRecipe, NoData, NothingQuantized, NotSupported
+from foldmark.exact.rule import Rule, ZeroForm
+from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_INT8
+from foldmark.formats.onnx_file import read_model
+from foldmark.recipes.recipe import Form, Mode, Recipe
+from foldmark.recipes.recipe_file import recipe_text
+from foldmark.runtimes.batches import Data, DataLike, open_data
+from foldmark.surgery.account import Account, Quantized
+from foldmark.surgery.activations import ActivationCodes, plan_pairs
+from foldmark.surgery.choice import Choice, Selection
+from foldmark.surgery.dynamic import quantize_dynamic
+from foldmark.surgery.editor import Editor
+from foldmark.surgery.half import find_hazards, float_values, to_half
+from foldmark.surgery.prepare import fold_batch_norms, raise_opset, refuse_quantized
+from foldmark.surgery.static import StaticScheme, quantize_static
+from foldmark.surgery.weight_only import (
+    FLOAT_COMPUTE,
+    INTEGER_COMPUTE,
+    BlockScheme,
+    block_round_to_nearest,
+    quantize_weights,
+)
+from foldmark.surgery.weights import WeightScheme, WeightSchemes, round_to_nearest
+
+__all__ = ["quantize_model"]
+
+Progress = Callable[[int], None]
+
+
+@dataclass
+class _Work:
+    """What one quantization needs to hand on from step to step."""
+
+    model: onnx.ModelProto
+    recipe: Recipe
+    data: Data | None
+    ranges: Mapping[str, Range] | Calibration | None
+    account: Account
+    selection: Selection
+    batch_size: int
+    progress: Progress | None
+
+    def samples(self, why: str) -> Data:
+        """Return the data, or raise NoData saying what it is needed for."""
+        if self.data is None:
+            raise NoData(
+                f"{why} needs data",
+                where=f"recipe {self.recipe.name!r}",
+                todo="give --data, or --ranges from foldmark calibrate",
+            )
+        return self.data
+
+
+def quantize_model(
+    model: str | Path | onnx.ModelProto,
+    recipe: Recipe,
+    data: DataLike = None,
+    *,
+    ranges: Calibration | None = None,
+    batch_size: int = 8,
+    progress: Progress | None = None,
+) -> Quantized:
+    """Quantize a float model as a recipe says.
+
+    Args:
+        model: the float model; it is not changed.
+        recipe: what to do.
+        data: samples, where the recipe needs them.
+        ranges: a calibration of this model, instead of running it again.
+        batch_size: samples of one run while calibrating.
+        progress: called with the number of samples done.
+
+    Raises:
+        BadInput: the model is already quantized.
+        NoData: the recipe needs samples and there are none.
+        NothingQuantized: no operator fits the recipe.
+        InvalidRecipe: a pattern matches no node, or a rule does not exist.
+    """
+    read = read_model(model)
+    refuse_quantized(read, "the model" if isinstance(model, onnx.ModelProto) else str(model))
+    samples = None if data is None else open_data(data, read)
+    exclude = (*recipe.exclude, *(o.match for o in recipe.overrides if o.keep_float))
+    selection = Selection(Choice(recipe.operators, recipe.include, exclude))
+    work = _Work(read, recipe, samples, ranges, Account(), selection, batch_size, progress)
+    made = _FOLLOW[recipe.mode](work)
+    _check(work)
+    _describe(made, recipe)
+    return Quantized(made, work.account)
+
+
+def _static(work: _Work) -> onnx.ModelProto:
+    recipe = work.recipe
+    if recipe.form is Form.QOPERATOR:
+        raise NotSupported("not supported: the QOperator form", todo="the QDQ form fuses to it")
+    wide = recipe.activations in (ActivationCodes.UINT16, ActivationCodes.INT16)
+    why = "16-bit codes" if wide else "scales per channel"
+    work.model = raise_opset(work.model, 21 if wide else 13, work.account, why)
+    editor = Editor(work.model)
+    fold_batch_norms(editor, work.account)
+    plan = plan_pairs(editor, work.account, work.selection)
+    if not plan.products:
+        return editor.finish()
+    ranges = _ranges(work, editor.model, plan.observed())
+    scheme = StaticScheme(recipe.activations, _schemes(recipe), round_to_nearest)
+    quantize_static(editor, work.account, plan, ranges, scheme, selection=work.selection)
+    return editor.finish()
+
+
+def _ranges(work: _Work, model: onnx.ModelProto, tensors: list[str]) -> dict[str, Range]:
+    observer = _observer(work.recipe)
+    if not tensors:
+        return {}
+    if isinstance(work.ranges, Calibration):
+        return work.ranges.ranges(observer)
+    found = calibrate(
+        model,
+        work.samples("static quantization"),
+        observer=observer,
+        tensors=tensors,
+        batch_size=work.batch_size,
+        progress=work.progress,
+    )
+    if observer.method is not Method.MIN_MAX:
+        same, count = found.unchanged(observer)
+        if same:
+            work.account.note(f"{observer.method.value} gave min-max on {same} of {count} tensors")
+    return found.ranges(observer)
+
+
+def _observer(recipe: Recipe) -> Observer:
+    """Return the recipe's observer for the bits of its activations; int16 has no free ends."""
+    observer = recipe.observer
+    if recipe.activations is ActivationCodes.INT16:
+        observer = replace(observer, symmetry=Symmetry.SYMMETRIC)
+    wide = recipe.activations in (ActivationCodes.UINT16, ActivationCodes.INT16)
+    return replace(observer, bits=16) if wide else observer
+
+
+def _dynamic(work: _Work) -> onnx.ModelProto:
+    work.model = raise_opset(work.model, 11, work.account, "DynamicQuantizeLinear")
+    editor = Editor(work.model)
+    schemes = _schemes(work.recipe)
+    quantize_dynamic(editor, work.account, schemes, work.selection, round_to_nearest)
+    return editor.finish()
+
+
+def _weight_only(work: _Work) -> onnx.ModelProto:
+    recipe = work.recipe
+    if recipe.rule != "onnxruntime":
+        raise NotSupported(
+            "not supported: another rule for weights in blocks", got=f"rule {recipe.rule!r}"
+        )
+    scheme = BlockScheme(
+        recipe.weight_bits,
+        recipe.block_size,
+        recipe.symmetric,
+        INTEGER_COMPUTE if recipe.integer_compute else FLOAT_COMPUTE,
+    )
+    editor = Editor(work.model)
+    quantize_weights(editor, work.account, scheme, work.selection, block_round_to_nearest)
+    return editor.finish()
+
+
+def _float16(work: _Work) -> onnx.ModelProto:
+    seen = {}
+    if work.data is not None:
+        found = calibrate(
+            work.model,
+            work.data,
+            tensors=float_values(work.model),
+            detail=Detail.ENDS,
+            batch_size=1,
+            progress=work.progress,
+        )
+        seen = found.tensors
+    else:
+        work.account.note("no data: only constants and epsilons were checked, not values")
+    hazards = find_hazards(work.model, seen)
+    return to_half(work.model, hazards, work.account)
+
+
+_FOLLOW = {
+    Mode.STATIC: _static,
+    Mode.DYNAMIC: _dynamic,
+    Mode.WEIGHT_ONLY: _weight_only,
+    Mode.FLOAT16: _float16,
+}
+
+
+def _schemes(recipe: Recipe) -> WeightSchemes:
+    default = WeightScheme(_rule(recipe.rule), recipe.per_channel)
+    named = []
+    for each in recipe.overrides:
+        if each.keep_float:
+            continue
+        channel = recipe.per_channel if each.per_channel is None else each.per_channel
+        named.append((each.match, WeightScheme(_rule(each.rule or recipe.rule), channel)))
+    return WeightSchemes(default, tuple(named))
+
+
+def _rule(name: str) -> Rule:
+    """Return the rule of 8-bit weights that a recipe names.
+
+    Raises InvalidRecipe for one that does not exist or whose codes no integer kernel takes.
+    """
+    if name == "onnxruntime":
+        return ONNXRUNTIME_WEIGHT_INT8
+    found = rules.CATALOGUE.get(name)
+    if not isinstance(found, Rule):
+        raise InvalidRecipe(
+            "no such rule", where=f"rule {name!r}", todo="foldmark rules lists them"
+        )
+    fits = found.codes.bits == 8 and found.codes.minimum < 0
+    if not fits or found.zero_point.form is not ZeroForm.FIXED or found.zero_point.fixed != 0:
+        raise InvalidRecipe(
+            "integer kernels take int8 weights with zero point 0",
+            where=f"rule {name!r}",
+            got=found.codes.name,
+        )
+    return found
+
+
+def _check(work: _Work) -> None:
+    """Refuse a recipe that did nothing, and one with patterns that matched nothing."""
+    if not work.account.done:
+        reasons = "; ".join(f"{op}: {why}" for op, why, _ in work.account.reasons()[:3])
+        raise NothingQuantized(
+            "nothing here was quantized", where="the model", got=reasons or "no such operator"
+        )
+    unused = [*work.selection.unused()]
+    names = [done.node for done in work.account.done]
+    names += [left.node for left in work.account.left]
+    for each in work.recipe.overrides:
+        if not each.keep_float and not any(re.search(each.match, name) for name in names):
+            unused.append(each.match)
+    if unused:
+        raise InvalidRecipe(
+            "a pattern matches no operator",
+            where=f"recipe {work.recipe.name!r}",
+            got=", ".join(map(repr, unused)),
+        )
+
+
+def _describe(model: onnx.ModelProto, recipe: Recipe) -> None:
+    """Write the recipe into the model, so that the file says how it was made."""
+    for key, value in (("foldmark.recipe", recipe_text(recipe)),):
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, value

@@ -1,0 +1,142 @@
+"""A recipe: which operators get which codes, how their ranges are chosen, by which methods."""
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+
+from foldmark.calibrate.observers import Observer
+from foldmark.errors import InvalidRecipe
+from foldmark.surgery.activations import ActivationCodes
+
+__all__ = ["Form", "MethodName", "Mode", "Override", "Recipe"]
+
+
+class Mode(Enum):
+    """What is quantized, and when ranges are known."""
+
+    STATIC = "static"
+    DYNAMIC = "dynamic"
+    WEIGHT_ONLY = "weight-only"
+    FLOAT16 = "float16"
+
+
+class Form(Enum):
+    """How a static graph is written."""
+
+    QDQ = "qdq"
+    QOPERATOR = "qoperator"
+
+
+class MethodName(Enum):
+    """What is done beyond rounding to nearest."""
+
+    BIAS_CORRECTION = "bias-correction"
+    MSE_CLIPPING = "mse-clipping"
+    GPTQ = "gptq"
+    SMOOTHQUANT = "smoothquant"
+    AWQ = "awq"
+
+
+# Which modes a method makes sense in.
+_METHOD_MODES = {
+    MethodName.BIAS_CORRECTION: (Mode.STATIC, Mode.DYNAMIC),
+    MethodName.MSE_CLIPPING: (Mode.STATIC, Mode.DYNAMIC),
+    MethodName.GPTQ: (Mode.STATIC, Mode.DYNAMIC, Mode.WEIGHT_ONLY),
+    MethodName.SMOOTHQUANT: (Mode.STATIC, Mode.DYNAMIC),
+    MethodName.AWQ: (Mode.WEIGHT_ONLY,),
+}
+_DEFAULT_OPERATORS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Gather")
+
+
+@dataclass(frozen=True)
+class Override:
+    """What holds for the nodes that a pattern names.
+
+    Attributes:
+        match: regular expression, searched in the node's name.
+        keep_float: the node is left alone.
+        per_channel: True or False to settle the granularity, None for the recipe's.
+        rule: name in the catalogue of the weight's rule, "" for the recipe's.
+    """
+
+    match: str
+    keep_float: bool = False
+    per_channel: bool | None = None
+    rule: str = ""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides a quantization, as one value.
+
+    Attributes:
+        name: how reports call it.
+        mode: static, dynamic, weight-only or float16.
+        form: of a static graph.
+        operators: operator types to quantize.
+        include: patterns of node names, one of which must match; all when empty.
+        exclude: patterns of node names to leave in float.
+        weight_bits: 8, or 4 in blocks.
+        per_channel: one weight scale per output channel.
+        symmetric: weights in blocks without stored zero point.
+        block_size: of weight-only codes.
+        integer_compute: weight-only kernels multiply in int8 rather than in float.
+        rule: "onnxruntime", or a name of `foldmark rules` for weights of 8 bits.
+        activations: codes of static activations.
+        observer: how their ranges are chosen.
+        methods: beyond rounding to nearest, in this order.
+        overrides: what holds for single nodes.
+    """
+
+    name: str = "static"
+    mode: Mode = Mode.STATIC
+    form: Form = Form.QDQ
+    operators: tuple[str, ...] = _DEFAULT_OPERATORS
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    weight_bits: int = 8
+    per_channel: bool = True
+    symmetric: bool = True
+    block_size: int = 32
+    integer_compute: bool = True
+    rule: str = "onnxruntime"
+    activations: ActivationCodes = ActivationCodes.UINT8
+    observer: Observer = field(default_factory=Observer)
+    methods: tuple[MethodName, ...] = ()
+    overrides: tuple[Override, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check that the parts go together."""
+        for method in self.methods:
+            if self.mode not in _METHOD_MODES[method]:
+                modes = ", ".join(mode.value for mode in _METHOD_MODES[method])
+                raise InvalidRecipe(
+                    f"{method.value} has no place in {self.mode.value} quantization",
+                    where=f"recipe {self.name!r}",
+                    expected=f"mode {modes}",
+                )
+        if self.weight_bits not in (4, 8):
+            raise InvalidRecipe("weights have 4 or 8 bits", got=str(self.weight_bits))
+        if self.weight_bits == 4 and self.mode is not Mode.WEIGHT_ONLY:
+            raise InvalidRecipe(
+                f"no integer kernel takes 4-bit weights in {self.mode.value} quantization",
+                where=f"recipe {self.name!r}",
+                expected="mode weight-only",
+            )
+        if self.form is Form.QOPERATOR and self.mode is not Mode.STATIC:
+            raise InvalidRecipe("only static quantization has the QOperator form")
+        for pattern in (*self.include, *self.exclude, *(each.match for each in self.overrides)):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise InvalidRecipe(
+                    "not a regular expression", where=f"pattern {pattern!r}", got=str(error)
+                ) from None
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether samples are needed to follow it."""
+        return self.mode is Mode.STATIC or bool(
+            {MethodName.GPTQ, MethodName.SMOOTHQUANT, MethodName.AWQ, MethodName.BIAS_CORRECTION}
+            & set(self.methods)
+        )

@@ -1,0 +1,125 @@
+"""What is done to a model before it is quantized: opset raised, batch norms folded, checks."""
+
+import numpy as np
+import onnx
+from onnx import version_converter
+
+from foldmark.errors import BadInput, NotSupported
+from foldmark.formats.onnx_tensor import is_external, model_tensors
+from foldmark.surgery.account import Account
+from foldmark.surgery.editor import Editor, array_of, attribute, consumers, node_name
+
+__all__ = ["fold_batch_norms", "raise_opset", "refuse_quantized"]
+
+_QUANTIZED = {
+    *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger"),
+    *("ConvInteger", "QLinearConv", "QLinearMatMul", "MatMulNBits", "QGemm", "QAttention"),
+    *("DynamicQuantizeMatMul", "MatMulIntegerToFloat", "DynamicQuantizeLSTM"),
+}
+_IR_FOR_OPSET = {13: 7, 17: 8, 19: 9, 21: 10}
+
+
+def refuse_quantized(model: onnx.ModelProto, where: str) -> None:
+    """Raise BadInput when a model already holds quantized operators."""
+    found = [node.op_type for node in model.graph.node if node.op_type in _QUANTIZED]
+    if found:
+        raise BadInput(
+            "this model is already quantized",
+            where=where,
+            got=f"{len(found)} operators such as {found[0]}",
+            expected="the float model it was made from",
+        )
+
+
+def raise_opset(model: onnx.ModelProto, least: int, account: Account, why: str) -> onnx.ModelProto:
+    """Return the model at opset `least` or later; the argument itself when it is there.
+
+    Raises NotSupported when ONNX's converter can't bring it there.
+    """
+    current = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+    if current >= least:
+        return model
+    if any(is_external(tensor) for tensor in model_tensors(model)):
+        raise NotSupported(
+            f"opset {current} is too old and weights lie in other files",
+            expected=f"opset {least}: {why}",
+            todo="export the model again at a newer opset",
+        )
+    try:
+        raised = version_converter.convert_version(model, least)
+    except Exception as error:
+        raise NotSupported(
+            f"opset {current} can't be raised to {least}",
+            got=" ".join(str(error).split())[:160],
+            expected=f"opset {least}: {why}",
+            todo="export the model again at a newer opset",
+        ) from error
+    raised.ir_version = max(raised.ir_version, _IR_FOR_OPSET.get(least, 8))
+    account.note(f"opset raised from {current} to {least}: {why}")
+    return raised
+
+
+def fold_batch_norms(editor: Editor, account: Account) -> None:
+    """Fold every batch normalization into the convolution before it.
+
+    gamma (W x + b - mean) / sqrt(var + eps) + beta = (W g) x + (b - mean) g + beta,
+    g = gamma / sqrt(var + eps)
+    """
+    graph = editor.root.graph
+    readers, outputs = consumers(graph), {value.name for value in graph.output}
+    folded: dict[str, onnx.NodeProto] = {}
+    gone: set[str] = set()
+    for node in graph.node:
+        result = node.output[0] if node.output else ""
+        if node.op_type not in ("Conv", "ConvTranspose") or result in outputs:
+            continue
+        if len(readers[result]) != 1 or readers[result][0].op_type != "BatchNormalization":
+            continue
+        norm = readers[result][0]
+        merged = _merged(node, norm, editor)
+        if merged is not None:
+            folded[result] = merged
+            gone.add(norm.output[0])
+    if not folded:
+        return
+    kept = [
+        folded.get(node.output[0], node)
+        for node in graph.node
+        if not (node.op_type == "BatchNormalization" and node.output[0] in gone)
+    ]
+    editor.replace_nodes(editor.root, kept)
+    editor.reopen()
+    account.note(f"{len(folded)} batch normalizations folded into the convolution before them")
+
+
+def _merged(node: onnx.NodeProto, norm: onnx.NodeProto, editor: Editor) -> onnx.NodeProto | None:
+    """Return the convolution that does the work of both, None where constants are missing."""
+    root = editor.root
+    names = [node.input[1], *node.input[2:3], *norm.input[1:5]]
+    found = {name: root.find(name) for name in names if name}
+    if any(each is None for each in found.values()):
+        return None
+    values = {name: np.asarray(array_of(each[1])) for name, each in found.items() if each}
+    gamma, beta, mean, variance = (values[name].astype(np.float64) for name in norm.input[1:5])
+    factor = gamma / np.sqrt(variance + attribute(norm, "epsilon", 1e-5))
+    weight = values[node.input[1]]
+    channels = 0 if node.op_type == "Conv" else 1
+    if node.op_type == "ConvTranspose" and attribute(node, "group", 1) != 1:
+        return None
+    shape = [1] * weight.ndim
+    shape[channels] = -1
+    bias = values[node.input[2]].astype(np.float64) if len(node.input) > 2 and node.input[2] else 0
+    base = node_name(node)
+    merged = onnx.NodeProto()
+    merged.CopyFrom(node)
+    scaled = (weight.astype(np.float64) * factor.reshape(shape)).astype(weight.dtype)
+    moved = ((bias - mean) * factor + beta).astype(weight.dtype)
+    del merged.input[1:]
+    merged.input.extend(
+        [
+            root.add(editor.fresh(f"{base}_folded_weight"), scaled),
+            root.add(editor.fresh(f"{base}_folded_bias"), moved),
+        ]
+    )
+    merged.output[0] = norm.output[0]
+    return merged

@@ -1,0 +1,280 @@
+"""Static quantization as quantize/dequantize pairs, which ONNX Runtime fuses to integer kernels."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from foldmark.calibrate.observers import Range
+from foldmark.errors import DataMismatch
+from foldmark.surgery.account import Account, Done
+from foldmark.surgery.activations import ActivationCodes, Plan, scale_of
+from foldmark.surgery.choice import Selection
+from foldmark.surgery.editor import Editor, Scope, array_of, attribute, node_name
+from foldmark.surgery.products import PRODUCTS, ChannelFit, Product
+from foldmark.surgery.tables import quantize_table
+from foldmark.surgery.weights import Coded, CodedWeights, Coder, Names, WeightSchemes, packed
+
+__all__ = ["StaticScheme", "quantize_static"]
+
+_LARGEST = (1 << 31) - 1  # of an int32 bias code
+# A bias code this near the end of int32 leaves no room for the sum it is added to.
+_BIAS_ROOM = 0.25
+
+
+@dataclass
+class _Work:
+    editor: Editor
+    account: Account
+    plan: Plan
+    weights: CodedWeights
+    scheme: WeightSchemes
+    activations: Mapping[str, tuple[np.float32, np.generic]]
+    codes: ActivationCodes
+    before: list[onnx.NodeProto] = field(default_factory=list)
+    dequantized: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StaticScheme:
+    """How a static graph stores numbers: codes of activations, scheme and coder of weights."""
+
+    activations: ActivationCodes
+    weights: WeightSchemes
+    coder: Coder
+
+
+def quantize_static(
+    editor: Editor,
+    account: Account,
+    plan: Plan,
+    ranges: Mapping[str, Range],
+    scheme: StaticScheme,
+    *,
+    selection: Selection,
+) -> None:
+    """Write a plan's pairs into the graph.
+
+    Args:
+        editor: the model.
+        account: the report to write into.
+        plan: which tensors get pairs.
+        ranges: the range of every tensor the plan wants observed.
+        scheme: how numbers are stored.
+        selection: decides about tables.
+
+    Raises DataMismatch when a range is missing.
+    """
+    parameters = _parameters(plan, ranges, scheme.activations)
+    weights = CodedWeights(editor, scheme.coder)
+    work = _Work(editor, account, plan, weights, scheme.weights, parameters, scheme.activations)
+    replaced = {id(p.node): _with_pairs(p, work) for p in plan.products}
+    names = {p.name for p in plan.products}
+    root = editor.root
+    made: list[onnx.NodeProto] = []
+    for value in root.graph.input:
+        made += _pair(value.name, work)
+    for node in root.graph.node:
+        if node.op_type == "Gather" and not selection.reason_against(node):
+            new = list(quantize_table(node, root, editor, account))
+        else:
+            new = [replaced.get(id(node), node)]
+        for each in new:
+            made.append(_reading_pairs(each, names, work))
+            for name in each.output:
+                made += _pair(name, work)
+    editor.replace_nodes(root, [*work.before, *made])
+    _keep_outputs(root, work)
+
+
+def _parameters(
+    plan: Plan, ranges: Mapping[str, Range], codes: ActivationCodes
+) -> dict[str, tuple[np.float32, np.generic]]:
+    found = {}
+    for name, pair in plan.pairs.items():
+        source = plan.pairs.get(pair.same_as, pair)
+        while source.same_as:
+            source = plan.pairs[source.same_as]
+        chosen = source.known or ranges.get(source.tensor)
+        if chosen is None:
+            raise DataMismatch(
+                "no range for this activation",
+                where=f"tensor {source.tensor!r}",
+                todo="calibrate this model again",
+            )
+        found[name] = scale_of(chosen, codes)
+    return found
+
+
+def _with_pairs(product: Product, work: _Work) -> onnx.NodeProto:
+    """Return the product reading dequantized weight and bias."""
+    node = onnx.NodeProto()
+    node.CopyFrom(product.node)
+    scale, _ = work.activations[node.input[product.activation]]
+    bias = _bias_values(product)
+    least = partial(_least_scale, bias, scale, product, work) if bias is not None else None
+    names = work.weights.of(product, work.scheme.of(product), least)
+    node.input[1] = _dequantized_weight(product, names, work)
+    if bias is not None:
+        node.input[2] = _dequantized_bias(product, names.coded, bias, scale, work)
+    if product.fit is not ChannelFit.AXIS and work.scheme.of(product).per_channel:
+        work.account.note(f"{product.name}: {product.fit.value}; its weight has one scale")
+    how = f"{work.scheme.of(product).words}, {work.codes.value} activations"
+    work.account.done.append(Done(product.name, node.op_type, how, int(np.prod(product.shape))))
+    return node
+
+
+def _dequantized_weight(product: Product, names: Names, work: _Work) -> str:
+    if names.codes not in work.dequantized:
+        result = work.editor.fresh(f"{product.weight}_dequantized")
+        axis = names.coded.axis
+        extra = {} if axis is None else {"axis": axis}
+        work.before.append(
+            helper.make_node(
+                "DequantizeLinear",
+                [names.codes, names.scale, names.zero_point],
+                [result],
+                work.editor.fresh(f"{product.weight}_DequantizeLinear"),
+                **extra,
+            )
+        )
+        work.dequantized[names.codes] = result
+    return work.dequantized[names.codes]
+
+
+def _bias_values(product: Product) -> NDArray[np.floating] | None:
+    """Return the constant bias that integer kernels take as int32, one value per channel."""
+    node = product.node
+    if len(node.input) < 3 or not node.input[2]:
+        return None
+    found = product.scope.find(node.input[2])
+    if found is None or attribute(node, "beta", 1.0) != 1 or attribute(node, "alpha", 1.0) != 1:
+        return None  # added in float: an integer kernel would scale it with the product
+    values = np.asarray(array_of(found[1])).astype(np.float32)
+    channels = _channels(product)
+    return values.ravel() if values.size == channels else None
+
+
+def _channels(product: Product) -> int:
+    if product.node.op_type == "ConvTranspose":
+        return product.shape[1] * int(attribute(product.node, "group", 1))
+    return product.shape[product.channel_axis]
+
+
+def _least_scale(
+    bias: NDArray[np.floating],
+    activation: np.float32,
+    product: Product,
+    work: _Work,
+    made: Coded,
+) -> NDArray[np.floating] | None:
+    """Return the weight scales that keep the bias codes inside int32; None when they are inside."""
+    needed = np.abs(bias) / (float(activation) * _LARGEST * (1 - _BIAS_ROOM))
+    if made.axis is None:
+        needed = needed.max()
+    if not (needed > made.scale).any():
+        return None
+    count = int((needed > made.scale).sum())
+    work.account.note(
+        f"{product.name}: the bias of {count} channels would overflow int32 with the weight's "
+        "own scale; that scale was enlarged"
+    )
+    return np.asarray(needed)
+
+
+def _dequantized_bias(
+    product: Product,
+    made: Coded,
+    bias: NDArray[np.floating],
+    activation: np.float32,
+    work: _Work,
+) -> str:
+    scale = (np.float32(activation) * made.scale.astype(np.float32)).astype(np.float32)
+    scale = np.where(scale == 0, np.float32(np.finfo(np.float32).tiny), scale).astype(np.float32)
+    codes = np.clip(np.rint(bias.astype(np.float64) / scale), -_LARGEST, _LARGEST)
+    editor, base = work.editor, product.node.input[2]
+    result = editor.fresh(f"{base}_dequantized")
+    scope = editor.root
+    extra = {} if made.axis is None else {"axis": 0}
+    zero = np.zeros(scale.shape, np.int32)
+    work.before.append(
+        helper.make_node(
+            "DequantizeLinear",
+            [
+                scope.add(editor.fresh(f"{base}_quantized"), codes.astype(np.int32)),
+                scope.add(editor.fresh(f"{base}_scale"), scale),
+                scope.add(editor.fresh(f"{base}_zero_point"), zero),
+            ],
+            [result],
+            editor.fresh(f"{base}_DequantizeLinear"),
+            **extra,
+        )
+    )
+    return result
+
+
+def _pair(name: str, work: _Work) -> list[onnx.NodeProto]:
+    """Return the quantize/dequantize pair of a tensor, [] when the plan gives it none."""
+    if name not in work.plan.pairs:
+        return []
+    scale, zero = work.activations[name]
+    fresh, scope = work.editor.fresh, work.editor.root
+    codes, back = fresh(f"{name}_QuantizeLinear_Output"), fresh(f"{name}_DequantizeLinear_Output")
+    kind = work.codes.value
+    signed, bits = kind.startswith("int"), int(kind.removeprefix("u").removeprefix("int"))
+    zero_name = fresh(f"{name}_zero_point")
+    parameters = [
+        scope.add(fresh(f"{name}_scale"), np.asarray(scale)),
+        scope.add(zero_name, packed(zero_name, np.asarray(zero), bits, signed)),
+    ]
+    work.dequantized[name] = back
+    return [
+        helper.make_node(
+            "QuantizeLinear", [name, *parameters], [codes], fresh(f"{name}_QuantizeLinear")
+        ),
+        helper.make_node(
+            "DequantizeLinear", [codes, *parameters], [back], fresh(f"{name}_DequantizeLinear")
+        ),
+    ]
+
+
+def _reading_pairs(node: onnx.NodeProto, names: set[str], work: _Work) -> onnx.NodeProto:
+    """Return the node reading what the pairs give.
+
+    What an integer kernel makes is read from its codes by everyone. Other tensors are read from
+    codes by the products alone: a residual that stays in float loses nothing.
+    """
+    is_product = node.op_type in PRODUCTS and node_name(node) in names
+    chained = work.plan.chained
+    reads = [
+        name in work.dequantized and name in work.plan.pairs and (is_product or name in chained)
+        for name in node.input
+    ]
+    if not any(reads):
+        return node
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    for index, read in enumerate(reads):
+        if read:
+            copy.input[index] = work.dequantized[copy.input[index]]
+    return copy
+
+
+def _keep_outputs(scope: Scope, work: _Work) -> None:
+    """Let a model output that has a pair be what the pair gives, under its own name."""
+    swap = {}
+    for value in scope.graph.output:
+        if value.name in work.plan.pairs:
+            swap[value.name] = work.editor.fresh(f"{value.name}_float")
+            swap[work.dequantized[value.name]] = value.name
+    if not swap:
+        return
+    for node in scope.graph.node:
+        for names in (node.input, node.output):
+            for index, name in enumerate(names):
+                if name in swap:
+                    names[index] = swap[name]

@@ -1,0 +1,163 @@
+"""The command: what it prints, what it refuses, what it leaves on disk."""
+
+import errno
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from tests.models.digits import images, residual_network
+from tests.surgery import nets
+
+from foldmark.cli.main import run
+from foldmark.recipes.quantize import quantize_model
+from foldmark.recipes.recipe import Override, Recipe
+from foldmark.recipes.recipe_file import parse_recipe
+from foldmark.recipes.save import save_model
+
+
+@pytest.fixture
+def folder(tmp_path):
+    onnx.save(nets.matmul(nets.random(32, 16)), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", **nets.samples(nets.matmul(nets.random(32, 16))))
+    return tmp_path
+
+
+def quantize(folder, *more, data=True):
+    given = ["--data", str(folder / "d.npz")] if data else []
+    out = ["-o", str(folder / "q.onnx")]
+    return run(["quantize", str(folder / "m.onnx"), *out, *given, *more])
+
+
+def nothing_left(folder):
+    return sorted(path.name for path in folder.iterdir()) == ["d.npz", "m.onnx"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--mode", "dynamic"],
+        ["--recipe", "weight-only-4", "--block-size", "16"],
+        ["--mode", "weight-only", "--bits", "8"],
+        ["--mode", "float16"],
+        ["--observer", "mse", "--symmetric", "--activations", "int8", "--per-tensor"],
+    ],
+)
+def test_modes(folder, capsys, options):
+    assert quantize(folder, *options) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("1 operators quantized")
+    assert max(map(len, out.splitlines())) <= 80
+    made = onnx.load(folder / "q.onnx")
+    (entry,) = [each for each in made.metadata_props if each.key == "foldmark.recipe"]
+    assert parse_recipe(entry.value, "r.toml")
+
+
+def test_ranges_of_an_earlier_run(folder):
+    ranges = str(folder / "r.json")
+    data = str(folder / "d.npz")
+    assert run(["calibrate", str(folder / "m.onnx"), "--data", data, "-o", ranges]) == 0
+    assert quantize(folder, "--ranges", ranges, data=False) == 0
+    first = (folder / "q.onnx").read_bytes()
+    assert quantize(folder, "--force") == 0
+    assert (folder / "q.onnx").read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--exclude", "product"], "nothing here was quantized"),
+        (["--exclude", "nowhere"], "matches no operator"),
+        (["--recipe", "nowhere"], "no such recipe"),
+        (["--rule", "NOWHERE"], "no such rule"),
+        (["--rule", "GGML_Q4_0"], "int8 weights with zero point 0"),
+        (["--bits", "4"], "no integer kernel takes 4-bit"),
+        (["--mode", "weight-only", "--block-size", "20"], "no such block size"),
+    ],
+)
+def test_refusals_are_one_line_and_leave_nothing(folder, capsys, options, words):
+    assert quantize(folder, *options) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert len(err.splitlines()) == 1
+    assert nothing_left(folder)
+
+
+def test_static_without_data(folder, capsys):
+    assert quantize(folder, data=False) == 2
+    assert "needs data" in capsys.readouterr().err
+    assert nothing_left(folder)
+
+
+def test_an_existing_output_is_kept(folder, capsys):
+    (folder / "q.onnx").write_text("mine")
+    assert quantize(folder) == 2
+    assert "--force" in capsys.readouterr().err
+    assert (folder / "q.onnx").read_text() == "mine"
+
+
+def test_a_quantized_model_is_refused(folder, capsys):
+    assert quantize(folder) == 0
+    out = str(folder / "again.onnx")
+    assert run(["quantize", str(folder / "q.onnx"), "-o", out]) == 2
+    assert "already quantized" in capsys.readouterr().err
+
+
+def test_data_with_nan(folder, capsys):
+    x = nets.samples(nets.matmul(nets.random(32, 16)))["x"]
+    x[3, 4] = np.nan
+    np.savez(folder / "d.npz", x=x)
+    assert quantize(folder) == 2
+    assert "x" in capsys.readouterr().err
+    assert nothing_left(folder)
+
+
+def test_a_weight_that_is_not_finite(folder, capsys):
+    weight = nets.random(32, 16)
+    weight[2, 3] = np.inf
+    onnx.save(nets.matmul(weight), folder / "m.onnx")
+    assert quantize(folder, "--mode", "dynamic") == 2
+    assert "[2, 3]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
+def test_a_full_disk_and_an_interruption_leave_nothing(folder, monkeypatch, capsys, fault):
+    def fail(self, data):
+        raise fault
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    assert quantize(folder) in (2, 130)
+    assert nothing_left(folder)
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_weights_too_large_for_one_file_lie_beside_it(folder, monkeypatch):
+    made = quantize_model(
+        nets.matmul(nets.random(64, 64)), Recipe(), nets.samples(nets.matmul(nets.random(64, 64)))
+    )
+    monkeypatch.setattr("foldmark.recipes.save._INLINE", 100)
+    save_model(made.model, folder / "big.onnx")
+    assert (folder / "big.onnx.data").stat().st_size >= 64 * 64
+    assert onnx.load(folder / "big.onnx")
+
+
+def test_show_recipe(folder, capsys):
+    assert quantize(folder, "--show-recipe", "--activations", "int8") == 0
+    assert 'activations = "int8"' in capsys.readouterr().out
+    assert nothing_left(folder)
+
+
+def test_a_real_network(tmp_path, capsys):
+    np.savez(tmp_path / "d.npz", image=images()[0][:32])
+    out = str(tmp_path / "q.onnx")
+    data = str(tmp_path / "d.npz")
+    assert run(["quantize", str(residual_network()), "-o", out, "--data", data]) == 0
+    assert "Conv: int8 per channel, uint8 activations" in capsys.readouterr().out
+
+
+def test_overrides_that_match_nothing():
+    model = nets.matmul(nets.random(32, 16))
+    recipe = Recipe(overrides=(Override("nowhere", per_channel=False),))
+    with pytest.raises(Exception, match="matches no operator"):
+        quantize_model(model, recipe, nets.samples(model))

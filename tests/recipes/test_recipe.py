@@ -1,0 +1,63 @@
+"""Recipes as values and as text."""
+
+import pytest
+
+from foldmark.calibrate.observers import Method, Observer, Symmetry
+from foldmark.errors import FileUnreadable, InvalidRecipe
+from foldmark.recipes.recipe import Form, MethodName, Mode, Override, Recipe
+from foldmark.recipes.recipe_file import BUILT_IN, find_recipe, parse_recipe, recipe_text
+from foldmark.surgery.activations import ActivationCodes
+
+FULL = Recipe(
+    name='odd "name"',
+    operators=("MatMul",),
+    include=("layer\\.[0-9]+",),
+    exclude=("head",),
+    per_channel=False,
+    activations=ActivationCodes.INT8,
+    observer=Observer(Method.PERCENTILE, Symmetry.SYMMETRIC, percentile=99.9),
+    methods=(MethodName.SMOOTHQUANT, MethodName.BIAS_CORRECTION),
+    overrides=(Override("a", keep_float=True), Override("b", per_channel=True, rule="X")),
+)
+
+
+@pytest.mark.parametrize("recipe", [FULL, *BUILT_IN.values()], ids=lambda r: r.name)
+def test_text_and_back(recipe):
+    assert parse_recipe(recipe_text(recipe), "r.toml") == recipe
+
+
+def test_a_base_and_a_change():
+    found = parse_recipe('base = "dynamic"\nper_channel = false', "mine.toml")
+    assert found == Recipe(name="mine", mode=Mode.DYNAMIC, per_channel=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("mode = ", "not TOML"),
+        ('mode = "statik"', "expected static, dynamic"),
+        ("colour = 3", "colour means nothing"),
+        ("weight_bits = true", "wrong kind"),
+        ("weight_bits = 5", "4 or 8 bits"),
+        ("weight_bits = 4", "no integer kernel takes 4-bit"),
+        ('include = ["("]', "not a regular expression"),
+        ('methods = ["awq"]', "no place in static"),
+        ("[[rules]]\nkeep_float = true", "says what it matches"),
+        ('base = "nothing"', "no such base"),
+        ("[observer]\nbits = 1", "2 to 16 bits"),
+        ("operators = [1]", "not a text"),
+    ],
+)
+def test_mistakes_are_named(text, words):
+    with pytest.raises(InvalidRecipe, match=words):
+        parse_recipe(text, "r.toml")
+
+
+def test_qoperator_is_static():
+    with pytest.raises(InvalidRecipe, match="QOperator"):
+        Recipe(mode=Mode.DYNAMIC, form=Form.QOPERATOR)
+
+
+def test_no_such_recipe():
+    with pytest.raises(FileUnreadable, match="weight-only-4"):
+        find_recipe("nowhere.toml")

@@ -1,0 +1,68 @@
+"""What float16 can't hold is found from the float32 run and kept in float32."""
+
+import numpy as np
+import pytest
+from onnx import helper
+from tests.surgery import nets
+
+from foldmark.recipes.quantize import quantize_model
+from foldmark.recipes.recipe import Mode, Recipe
+from foldmark.runtimes.onnxruntime import Session
+
+HALF = Recipe(mode=Mode.FLOAT16)
+
+
+def layer_norm(epsilon):
+    """Mean, variance, root: written out, as exporters do."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["m"], "mean", axes=[-1]),
+        helper.make_node("Sub", ["x", "m"], ["d"], "centre"),
+        helper.make_node("Mul", ["d", "d"], ["s"], "square"),
+        helper.make_node("ReduceMean", ["s"], ["v"], "variance", axes=[-1]),
+        helper.make_node("Add", ["v", "e"], ["ve"], "epsilon"),
+        helper.make_node("Sqrt", ["ve"], ["r"], "root"),
+        helper.make_node("Div", ["d", "r"], ["y"], "divide"),
+    ]
+    return nets.net(nodes, {"e": np.float32(epsilon)}, ("n", 8))
+
+
+@pytest.mark.parametrize("epsilon", [1e-12, 1e-8, 6e-8, 1e-5])
+def test_epsilons_too_small_are_kept(epsilon):
+    model = layer_norm(epsilon)
+    made = quantize_model(model, HALF, {"x": nets.random(4, 8)})
+    assert any(note.startswith("epsilon (Add) stays in float32") for note in made.account.notes)
+    zeros = Session(made.model).run({"x": np.zeros((1, 8), np.float32)})["y"]
+    assert (zeros == 0).all()
+
+
+def test_an_epsilon_that_fits_is_not_named():
+    made = quantize_model(layer_norm(1e-3), HALF, {"x": nets.random(4, 8)})
+    assert made.account.notes == []
+
+
+def test_squares_that_overflow_are_seen_in_the_float32_run():
+    """ONNX Runtime's CPU would hide it: it computes much of a float16 model in float32."""
+    model = layer_norm(1e-3)
+    made = quantize_model(model, HALF, {"x": np.array([[300, -300] * 4], np.float32)})
+    kept = [note.split(" ")[0] for note in made.account.notes]
+    assert "square" in kept
+    assert any("reaches 9e+04" in note for note in made.account.notes)
+
+
+@pytest.mark.parametrize("mask", [-3.4028235e38, -65505.0])
+def test_a_mask_beyond_float16(mask):
+    nodes = [
+        helper.make_node("Where", ["c", "x", "mask"], ["k"], "hide"),
+        helper.make_node("Softmax", ["k"], ["p"], "soft"),
+        helper.make_node("MatMul", ["p", "w"], ["y"], "product"),
+    ]
+    stored = {"mask": np.float32(mask), "c": np.zeros((1, 8), bool), "w": nets.random(8, 4)}
+    model = nets.net(nodes, stored, ("n", 8))
+    made = quantize_model(model, HALF, {"x": nets.random(2, 8)})
+    assert np.isfinite(Session(made.model).run({"x": nets.random(2, 8)})["y"]).all()
+    assert any("hide (Where)" in note for note in made.account.notes)
+
+
+def test_without_data_that_is_said():
+    made = quantize_model(layer_norm(1e-3), HALF)
+    assert made.account.notes == ["no data: only constants and epsilons were checked, not values"]
