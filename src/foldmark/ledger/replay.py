@@ -10,17 +10,20 @@ run of a graph that holds the model and its derivative; its cost does not depend
 of sites.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
 from foldmark.errors import DataMismatch, NonFiniteValue
-from foldmark.graphs.derivative.facts import Fact, probe, shapes_follow_data
+from foldmark.graphs.derivative.facts import Fact, element_types, probe, shapes_follow_data
 from foldmark.graphs.derivative.gradient import Derivative, gradient
 from foldmark.graphs.derivative.prepare import prepare
+from foldmark.graphs.emitter import Emitter
 from foldmark.graphs.injection import (
     AMOUNTS,
     MetricPiece,
@@ -28,13 +31,15 @@ from foldmark.graphs.injection import (
     delta_name,
     inject,
 )
-from foldmark.graphs.light import LightModel, lighten
+from foldmark.graphs.light import LightModel, lighten, with_outputs
 from foldmark.graphs.sites import QuantizedGraph, Site, SiteKind
-from foldmark.runtimes.onnxruntime import Array, Optimization, Session
+from foldmark.runtimes.onnxruntime import Array, Optimization, Session, available_threads
 
 __all__ = ["Integral", "Recording", "Replay"]
 
 Float32 = NDArray[np.float32]
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -105,15 +110,14 @@ class Replay:
         self._outputs = tuple(value.name for value in graph.skeleton.graph.output)
         self._injected = inject(skeleton, graph.sites)
         self._probe = probe(self._injected.model)
-        taps = [name for site in self._seen for name in (site.before, site.after)]
-        self._simulated = Session(
-            simulated, taps=taps, optimization=Optimization.OFF, threads=threads
-        )
+        recording, self._before = _with_errors(simulated, self._seen)
+        self._simulated = Session(recording, optimization=Optimization.OFF, threads=threads)
         self._forward = Session(self._probe.model, threads=threads)
         self._skeleton = Session(skeleton, threads=threads)
         self._reprobes = shapes_follow_data(skeleton)
         self._facts: list[tuple[object, Mapping[str, Fact]]] = []
         self._derivatives: list[_Built] = []
+        self._pool = ThreadPoolExecutor(threads or available_threads())
 
     def record(self, feeds: Mapping[str, Array]) -> Recording:
         """Run the simulated model on a batch, and the float skeleton, and keep every error.
@@ -122,15 +126,11 @@ class Replay:
         first index.
         """
         results = self._simulated.run(feeds)
-        before = dict(self._weights)
-        delta = dict(self._weight_errors)
+        before, delta = dict(self._weights), dict(self._weight_errors)
         for site in self._seen:
-            before[site.name] = _float32(results[site.before])
-        for site in self._seen:
-            after = _float32(results[site.after])
-            delta[site.name] = np.subtract(after, before[site.name])
-            results.pop(site.after, None) if site.after not in self._outputs else None
-            _check_finite(site, delta[site.name])
+            before[site.name] = _as_float32(results[self._before[site.name]])
+            delta[site.name] = _as_float32(results[_error_name(site)])
+        self._across(lambda site: _check_finite(site, delta[site.name]), self._seen)
         start = self._skeleton.run(feeds)
         return Recording(
             feeds=dict(feeds),
@@ -189,15 +189,28 @@ class Replay:
             amounts = np.full(len(self.sites), point, np.float32)
             feeds = self._inputs(recording.feeds, recording.delta, amounts)
             feeds |= {**inputs, _SHARE: np.array(share, built.dtype)}
-            _add(sums, built.session.run(feeds, built.outputs))
+            self._add(sums, built.session.run(feeds, built.outputs))
         gradients = {site: sums[name] for site, name in built.gradients.items()}
-        entries = {
-            site.name: dot(gradients[site.name], recording.delta[site.name])
-            if site.name in gradients
-            else 0.0
-            for site in self.sites
-        }
+        met = [site.name for site in self.sites if site.name in gradients]
+        products = self._across(lambda name: dot(gradients[name], recording.delta[name]), met)
+        entries = dict.fromkeys((site.name for site in self.sites), 0.0)
+        entries |= zip(met, products, strict=True)
         return Integral(nodes, gradients, entries)
+
+    def _add(self, sums: dict[str, Float32], results: Mapping[str, Array]) -> None:
+        """Add results to the sums, in place; the first results become the sums."""
+
+        def add(name: str) -> None:
+            if name in sums:
+                np.add(sums[name], results[name], out=sums[name])
+            else:
+                sums[name] = _as_float32(results[name])
+
+        self._across(add, results)
+
+    def _across(self, work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+        """Do independent work on large arrays on every processor; numpy lets threads by."""
+        return list(self._pool.map(work, items))
 
     def _amounts(
         self, amount: float, without: Iterable[str], only: Iterable[str] | None
@@ -326,21 +339,13 @@ def dot(left: Float32, right: Float32) -> float:
     return float(pieces.sum(dtype=np.float64) + rest)
 
 
-def _add(sums: dict[str, Float32], results: Mapping[str, Array]) -> None:
-    """Add results to the sums, in place; the first results become the sums."""
-    for name, result in results.items():
-        array = _float32(result)
-        if name in sums:
-            sums[name] += array
-        else:
-            sums[name] = array
-
-
-def _float32(array: Array) -> Float32:
+def _as_float32(array: Array) -> Float32:
     return array.astype(np.float32, copy=False)
 
 
 def _check_finite(site: Site, delta: Float32) -> None:
+    if np.isfinite(dot(delta, delta)):  # one pass, and no array of flags
+        return
     if not np.isfinite(delta).all():
         index = tuple(int(i) for i in np.argwhere(~np.isfinite(delta))[0])
         raise NonFiniteValue(
@@ -348,6 +353,32 @@ def _check_finite(site: Site, delta: Float32) -> None:
             where=f"site {site.name!r}",
             got=f"first at index {list(index)}",
         )
+
+
+def _error_name(site: Site) -> str:
+    return f"error at {site.name}"
+
+
+def _with_errors(simulated: LightModel, sites: Sequence[Site]) -> tuple[LightModel, dict[str, str]]:
+    """Return the simulated model with each site's tensor and error as further outputs.
+
+    The error is subtracted in the graph, while both are in the processor's cache. The second
+    result names, by site, the output that holds the tensor.
+    """
+    types = element_types(simulated)
+    emitter = Emitter("record/")
+    before = {}
+    for site in sites:
+        pair = [site.before, site.after]
+        if types.get(site.before, np.float32) != np.float32:
+            pair = [emitter.emit("Cast", name, to=onnx.TensorProto.FLOAT) for name in pair]
+        before[site.name] = pair[0]
+        emitter.emit("Sub", pair[1], pair[0], name=_error_name(site))
+    recording = onnx.ModelProto()
+    recording.CopyFrom(simulated.model)
+    recording.graph.node.extend(emitter.nodes)
+    names = [*before.values(), *(_error_name(site) for site in sites)]
+    return with_outputs(LightModel(recording, simulated.weights), names), before
 
 
 def _stored_errors(
@@ -359,7 +390,7 @@ def _stored_errors(
     before, delta = {}, {}
     for site in sites:
         exact = floats[site.tensor]
-        before[site.name] = _float32(exact)
+        before[site.name] = _as_float32(exact)
         error = np.subtract(quantized[site.after], exact, dtype=np.float64)
         delta[site.name] = error.astype(np.float32)
         _check_finite(site, delta[site.name])

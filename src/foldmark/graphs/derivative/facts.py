@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from foldmark.graphs.light import LightModel, lighten
 
-__all__ = ["Fact", "Facts", "Probe", "probe", "shapes_follow_data"]
+__all__ = ["Fact", "Facts", "Probe", "element_types", "probe", "shapes_follow_data"]
 
 Array = NDArray[np.generic]
 
@@ -116,13 +116,10 @@ class Probe:
 def probe(model: onnx.ModelProto | LightModel) -> Probe:
     """Return the model with the shape of every value as an output, named "shape of NAME"."""
     light = lighten(model)
-    constants: dict[str, Array] = dict(light.weights)
-    for tensor in light.model.graph.initializer:
-        if tensor.name not in constants:
-            constants[tensor.name] = onnx.numpy_helper.to_array(tensor)
+    constants = _constants(light)
     probing = onnx.ModelProto()
     probing.CopyFrom(light.model)
-    dtypes = _dtypes(light, constants)
+    dtypes = element_types(light)
     shapes: dict[str, str] = {}
     parameters: list[str] = []
     for node in light.model.graph.node:
@@ -167,25 +164,27 @@ def shapes_follow_data(model: onnx.ModelProto | LightModel) -> bool:
     return False
 
 
-def _dtypes(light: LightModel, constants: Mapping[str, Array]) -> dict[str, np.dtype[np.generic]]:
-    """Return the element type of every tensor, by ONNX's inference.
+def element_types(model: onnx.ModelProto | LightModel) -> dict[str, np.dtype[np.generic]]:
+    """Return the element type of every tensor of a graph, by ONNX's inference.
 
     Operators outside the ONNX domains have no inference; their outputs are taken to have the
     float type that the model computes in.
     """
-    model = onnx.ModelProto()
-    model.CopyFrom(light.model)
+    light = lighten(model)
+    constants = _constants(light)
+    inferring = onnx.ModelProto()
+    inferring.CopyFrom(light.model)
     floats = [a.dtype for a in constants.values() if np.issubdtype(a.dtype, np.floating)]
     usual = max(set(floats), key=floats.count) if floats else np.dtype(np.float32)
     element = onnx.helper.np_dtype_to_tensor_dtype(usual)
-    for node in model.graph.node:
+    for node in inferring.graph.node:
         if not _is_standard(node):
-            model.graph.value_info.extend(
+            inferring.graph.value_info.extend(
                 onnx.helper.make_tensor_value_info(name, element, None)
                 for name in node.output
                 if name
             )
-    graph = onnx.shape_inference.infer_shapes(model).graph
+    graph = onnx.shape_inference.infer_shapes(inferring).graph
     dtypes = {name: array.dtype for name, array in constants.items()}
     for value in (*graph.value_info, *graph.input, *graph.output):
         if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:
@@ -193,6 +192,15 @@ def _dtypes(light: LightModel, constants: Mapping[str, Array]) -> dict[str, np.d
             if element != onnx.TensorProto.STRING:
                 dtypes[value.name] = onnx.helper.tensor_dtype_to_np_dtype(element)
     return dtypes
+
+
+def _constants(light: LightModel) -> dict[str, Array]:
+    """Return the value of every initializer."""
+    constants: dict[str, Array] = dict(light.weights)
+    for tensor in light.model.graph.initializer:
+        if tensor.name not in constants:
+            constants[tensor.name] = onnx.numpy_helper.to_array(tensor)
+    return constants
 
 
 def _is_standard(node: onnx.NodeProto) -> bool:

@@ -1,10 +1,12 @@
 """Bring a graph into the form that rules read: flat, recent, made of operators with rules."""
 
+import numpy as np
 import onnx
 import onnx.inliner
 
 from foldmark.graphs.derivative.table import find_rule
 from foldmark.graphs.emitter import Attribute, Emitter
+from foldmark.graphs.inlining import replaced_nodes
 from foldmark.graphs.light import LightModel, lighten
 
 __all__ = ["prepare"]
@@ -23,6 +25,7 @@ def prepare(model: onnx.ModelProto | LightModel) -> LightModel:
     _raise_opset(inlined)
     _write_out_runtime_composites(inlined)
     inlined = _write_out_functions(inlined)
+    _store_constants(inlined)
     return LightModel(inlined, light.weights)
 
 
@@ -44,6 +47,34 @@ def _raise_opset(model: onnx.ModelProto) -> None:
                     mode = ("coordinate_transformation_mode", "output_half_pixel")
                     node.attribute.append(onnx.helper.make_attribute(*mode))
     model.ir_version = max(model.ir_version, 8)
+
+
+def _store_constants(model: onnx.ModelProto) -> None:
+    """Make an initializer of every Constant node, so that rules can read its value."""
+    nodes = []
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.attribute[0].name in _CONSTANTS:
+            array = np.asarray(
+                onnx.helper.get_attribute_value(node.attribute[0])
+                if node.attribute[0].name != "value"
+                else onnx.numpy_helper.to_array(node.attribute[0].t),
+                dtype=_CONSTANTS[node.attribute[0].name],
+            )
+            model.graph.initializer.append(onnx.numpy_helper.from_array(array, node.output[0]))
+        else:
+            nodes.append(node)
+    if len(nodes) < len(model.graph.node):
+        replaced_nodes(model.graph, nodes)
+
+
+# The attributes that hold a Constant's value; None where the tensor says its own type.
+_CONSTANTS = {
+    "value": None,
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_int": np.int64,
+    "value_ints": np.int64,
+}
 
 
 def _write_out_functions(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -80,9 +111,7 @@ def _write_out_runtime_composites(model: onnx.ModelProto) -> None:
         emitter.nodes = []
         written(emitter, node)
         nodes.extend(emitter.nodes)
-    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(copies)
+    replaced_nodes(model.graph, nodes)
     model.graph.initializer.extend(emitter.initializers())
 
 
