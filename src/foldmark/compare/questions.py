@@ -10,14 +10,34 @@ from dataclasses import dataclass
 from typing import Final
 
 from foldmark.compare.vectors import Answer, Engine, Vector, flat
+from foldmark.exact.catalog import FLOAT32, INT8
+from foldmark.exact.dot import INT32_WRAPPING, integer_dot
 from foldmark.exact.group import QuantizedGroup
+from foldmark.exact.packing import pack, stream, words_from_bytes
+from foldmark.exact.requantize import (
+    multiply_by_quantized_multiplier,
+    quantize_multiplier,
+    requantize_float,
+    rounding_divide_by_power_of_two,
+    saturating_rounding_doubling_high_multiply,
+)
 from foldmark.exact.rule import Rule
 from foldmark.exact.tools import CATALOGUE
 from foldmark.exact.tools.entry import Operator, Procedure
+from foldmark.exact.tools.fake_quantize import (
+    LevelRange,
+    RangeWidth,
+    nncf_asymmetric_ranges,
+    nncf_symmetric_ranges,
+    openvino_fake_quantize,
+)
+from foldmark.exact.tools.huggingface import outlier_columns
+from foldmark.exact.tools.kquants import quantize_q4_k, quantize_q6_k
 
 __all__ = ["QUESTIONS", "Question", "question_for"]
 
 Ask = Callable[[Vector, Engine], Answer]
+Ranges = Callable[[Sequence[float], Sequence[float], RangeWidth], list[LevelRange]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +115,72 @@ def _columns(pattern: str, name: str) -> Question:
     return Question(pattern, name, ask)
 
 
+def _block_bytes(pattern: str, name: str, block: Callable[[list[float]], bytes]) -> Question:
+    """Ask for the bytes of a super block; the codes of the vector are these bytes."""
+    return Question(pattern, name, lambda v, _: Answer(list(block(_numbers(v)))))
+
+
+def _integers(pattern: str, name: str, answer: Callable[[Vector], list[int]]) -> Question:
+    """Ask a question about integers alone, which every engine answers with the oracle's code."""
+    return Question(pattern, name, lambda v, _: Answer(answer(v)))
+
+
+def _multiplied(vector: Vector) -> list[int]:
+    """Multiply by the quantized multiplier that the call names: `multiplier=0.3 -> ...`."""
+    named = re.match(r"multiplier=([0-9.]+)", vector.call)
+    assert named is not None
+    multiplier = quantize_multiplier(float(named.group(1)))
+    return [multiply_by_quantized_multiplier(int(x), multiplier) for x in vector.values]
+
+
+def _repeated_product(vector: Vector) -> list[int]:
+    a, b, count = (int(part) for part in vector.values)
+    return [integer_dot([a] * count, [b] * count, accumulator=INT32_WRAPPING)]
+
+
+def _requantized(vector: Vector) -> list[int]:
+    zero_point = int(flat(vector.zero_point)[0])
+    scale = flat(vector.scale)[0]
+    return [requantize_float(int(x), scale, zero_point, INT8) for x in vector.values]
+
+
+def _fake_quantized(vector: Vector, _: Engine) -> Answer:
+    ends = re.match(r"il=(-?[0-9.]+) ih=(-?[0-9.]+) levels=([0-9]+)", vector.call)
+    assert ends is not None
+    level_range = LevelRange(float(ends[1]), float(ends[2]), int(ends[3]))
+    return Answer([int(openvino_fake_quantize(x, level_range)) for x in vector.values])
+
+
+def _outlier_columns(vector: Vector, engine: Engine) -> Answer:
+    """Ask for rows whose outlying values are left out, their columns with them."""
+    named = re.match(r"threshold=([0-9.]+)", vector.call)
+    assert named is not None
+    threshold = float(named[1])
+    rule = CATALOGUE["BITSANDBYTES_INT8"]
+    assert isinstance(rule, Rule)
+    outside = outlier_columns(vector.values, threshold)
+    codes: list[int] = []
+    scales: list[float] = []
+    for row in vector.values:
+        kept = [value if abs(value) < threshold else 0.0 for value in row]
+        group = engine.quantize_group(kept, rule, vector.data)
+        codes += [0 if i in outside else code for i, code in enumerate(group.codes)]
+        scales.append(group.scale)
+    return Answer(codes, scales, [0])
+
+
+def _ranges(pattern: str, name: str, ranges: Ranges, width: RangeWidth) -> Question:
+    """Ask for the ends of each channel; the vector's scale holds them, low ends first."""
+
+    def ask(vector: Vector, _: Engine) -> Answer:
+        lows, highs = ([FLOAT32.round(v) for v in ends] for ends in vector.values)
+        found = ranges(lows, highs, width)
+        levels = {r.levels for r in found}
+        return Answer(list(levels), [r.low for r in found] + [r.high for r in found])
+
+    return Question(pattern, name, ask)
+
+
 QUESTIONS: Final[Sequence[Question]] = (
     _whole(r"aeq\.int4\.asym\..*", "AI_EDGE_INT4_ASYMMETRIC"),
     _whole(r"aeq\.int4\.sym\..*", "AI_EDGE_INT4_SYMMETRIC"),
@@ -103,6 +189,9 @@ QUESTIONS: Final[Sequence[Question]] = (
     _whole(r"awq\.sym\..*", "AWQ_INT4_SYMMETRIC"),
     _whole(r"awq\.zp\..*", "AWQ_UINT4_ASYMMETRIC"),
     _whole(r"bnb\.int8_vectorwise\.(bfloat16|float16|float32)\..*", "BITSANDBYTES_INT8"),
+    Question(r"bnb\.int8_vectorwise\.threshold.*", "BITSANDBYTES_INT8", _outlier_columns),
+    _whole(r"bnb\.nf4\..*", "BITSANDBYTES_NF4_BLOCK"),
+    _whole(r"bnb\.fp4\..*", "BITSANDBYTES_FP4_BLOCK"),
     _whole(r"coremltools\.int4\.linear\..*", "COREMLTOOLS_INT4_LINEAR"),
     _whole(r"coremltools\.int4\.linear_symmetric\..*", "COREMLTOOLS_INT4_SYMMETRIC"),
     _whole(r"coremltools\.int8\.linear\..*", "COREMLTOOLS_INT8_LINEAR"),
@@ -116,19 +205,31 @@ QUESTIONS: Final[Sequence[Question]] = (
     _whole(r"ct\.int8\.asym\..*", "COMPRESSED_TENSORS_INT8_ASYMMETRIC"),
     _whole(r"ct\.int8\.sym\..*", "COMPRESSED_TENSORS_INT8_SYMMETRIC"),
     _given(r"ct\.recip", "COMPRESSED_TENSORS_INT8_SYMMETRIC"),
+    _integers(
+        r"ct\.pack_int4",
+        "pack",
+        lambda v: words_from_bytes(pack([int(x) for x in v.values], stream(4), offset=8)),
+    ),
     _whole(r"ggml\.Q4_0\..*", "GGML_Q4_0"),
     _whole(r"ggml\.Q4_1\..*", "GGML_Q4_1"),
     _whole(r"ggml\.Q5_0\..*", "GGML_Q5_0"),
     _whole(r"ggml\.Q5_1\..*", "GGML_Q5_1"),
     _whole(r"ggml\.Q8_0\..*", "GGML_Q8_0"),
+    _block_bytes(r"ggml\.Q4_K\..*", "GGML_Q4_K", lambda x: quantize_q4_k(x).to_bytes()),
+    _block_bytes(r"ggml\.Q6_K\..*", "GGML_Q6_K", lambda x: quantize_q6_k(x).to_bytes()),
+    _whole(r"gptq\.asym\.mse\..*", "GPTQ_UINT4_ASYMMETRIC_MSE"),
+    _whole(r"gptq\.sym\.mse\..*", "GPTQ_UINT4_SYMMETRIC_MSE"),
     _whole(r"gptq\.asym\.(?!mse).*", "GPTQ_UINT4_ASYMMETRIC"),
     _whole(r"gptq\.sym\.(?!mse).*", "GPTQ_UINT4_SYMMETRIC"),
+    _whole(r"hqq\.noopt\..*", "HQQ_4_UNOPTIMIZED"),
+    _whole(r"hqq\.opt\..*", "HQQ_4"),
     _whole(r"inc\.asym4\..*", "INC_UINT4_ASYMMETRIC"),
     _whole(r"inc\.asym8\..*", "INC_UINT8_ASYMMETRIC"),
     _whole(r"inc\.sym4\.full\..*", "INC_INT4_FULL_RANGE"),
     _whole(r"inc\.sym4\..*", "INC_INT4_SYMMETRIC"),
     _whole(r"inc\.sym8\.full\..*", "INC_INT8_FULL_RANGE"),
     _whole(r"inc\.sym8\..*", "INC_INT8_SYMMETRIC"),
+    _whole(r"mlx\.q4\..*", "MLX_AFFINE_4"),
     _whole(r"modelopt\.int8_fake\..*", "MODELOPT_FAKE_INT8"),
     _whole(r"modelopt\.onnx_int4\.sym\..*", "MODELOPT_ONNX_INT4"),
     _whole(r"modelopt\.onnx_int4\.zp\..*", "MODELOPT_ONNX_UINT4"),
@@ -136,6 +237,35 @@ QUESTIONS: Final[Sequence[Question]] = (
     _whole(r"nncf\.INT4_SYM\..*", "NNCF_INT4_SYMMETRIC"),
     _whole(r"nncf\.INT8_ASYM\..*", "NNCF_UINT8_ASYMMETRIC"),
     _whole(r"nncf\.INT8_SYM\..*", "NNCF_INT8_SYMMETRIC"),
+    _ranges(
+        r"nncf\.fq\.asymmetric\.narrowFalse\..*",
+        "nncf_asymmetric_ranges",
+        nncf_asymmetric_ranges,
+        RangeWidth.FULL,
+    ),
+    _ranges(
+        r"nncf\.fq\.asymmetric\.narrowTrue\..*",
+        "nncf_asymmetric_ranges",
+        nncf_asymmetric_ranges,
+        RangeWidth.NARROW,
+    ),
+    _ranges(
+        r"nncf\.fq\.symmetric\.narrowFalse\..*",
+        "nncf_symmetric_ranges",
+        nncf_symmetric_ranges,
+        RangeWidth.FULL,
+    ),
+    _ranges(
+        r"nncf\.fq\.symmetric\.narrowTrue\..*",
+        "nncf_symmetric_ranges",
+        nncf_symmetric_ranges,
+        RangeWidth.NARROW,
+    ),
+    Question(r"openvino\.FakeQuantize\..*", "openvino_fake_quantize", _fake_quantized),
+    _integers(r"ort\.MatMulInteger\..*", "integer_matmul", _repeated_product),
+    _integers(r"ort\.QLinearMatMul\..*", "requantize_float", _requantized),
+    _whole(r"ort\.hqq\..*", "ONNXRUNTIME_HQQ_4"),
+    _whole(r"ort\.kquant\..*", "ONNXRUNTIME_K_QUANT_4"),
     _whole(r"ort\.DynamicQuantizeLinear\..*", "ONNXRUNTIME_DYNAMIC_UINT8"),
     _given(
         r"ort\.QuantizeLinear\.(div_vs_recip.*|f..\.INT8\..*)", "ONNXRUNTIME_QUANTIZELINEAR_INT8"
@@ -177,10 +307,22 @@ QUESTIONS: Final[Sequence[Question]] = (
     _whole(r"quark\.-8_7\.sym\..*", "QUARK_INT4_SYMMETRIC"),
     _whole(r"quark\.0_15\.asym\..*", "QUARK_UINT4_ASYMMETRIC"),
     _whole(r"smoothquant\.w8\..*", "SMOOTHQUANT_INT8"),
+    _integers(
+        r"gemmlowp\.RDBP",
+        "rounding_divide_by_power_of_two",
+        lambda v: [rounding_divide_by_power_of_two(int(x), 1) for x in v.values],
+    ),
+    _integers(
+        r"gemmlowp\.SRDHM",
+        "saturating_rounding_doubling_high_multiply",
+        lambda v: [saturating_rounding_doubling_high_multiply(int(x), 1 << 30) for x in v.values],
+    ),
+    _integers(r"tflite\.MBQM\..*", "multiply_by_quantized_multiplier", _multiplied),
     _whole(r"tflite\.PortableAsymmetricQuantizeFloats\..*", "TFLITE_HYBRID_INT8_ASYMMETRIC"),
     _whole(r"tflite\.PortableSymmetricQuantizeFloats\..*", "TFLITE_HYBRID_INT8_SYMMETRIC"),
     _whole(r"torch\.choose_qparams_per_tensor\.full\..*", "TORCH_DYNAMIC_UINT8"),
     _whole(r"torch\.choose_qparams_per_tensor\.rr\..*", "TORCH_DYNAMIC_UINT8_REDUCED"),
+    _whole(r"torch\.observer\.Histogram\..*", "TORCH_HISTOGRAM_UINT8"),
     _given(r"torch\.decomposed\..*", "TORCH_DECOMPOSED_INT8"),
     _given(r"torch\.fake_quantize_per_channel\..*", "TORCH_FAKE_QUANTIZE_PER_CHANNEL_INT8"),
     _given(r"torch\.fake_quantize_per_tensor\..*", "TORCH_FAKE_QUANTIZE_INT8"),

@@ -2,10 +2,11 @@
 
 from typing import Final
 
-from foldmark.exact.number import FloatFormat, IntegerFormat, Specials
+from foldmark.exact.number import Codebook, FloatFormat, IntegerFormat, Specials
 
 __all__ = [
     "BFLOAT16",
+    "BITSANDBYTES_FP4",
     "E2M1",
     "E2M3",
     "E3M2",
@@ -31,6 +32,7 @@ __all__ = [
     "INT32",
     "INT64",
     "INTEGER_FORMATS",
+    "NF4",
     "UINT2",
     "UINT3",
     "UINT4",
@@ -88,6 +90,24 @@ E8M0: Final = FloatFormat("float8_e8m0fnu", 8, 0, 127, Specials.EXPONENT_ONLY)
 E2M1: Final = FloatFormat("float4_e2m1fn", 2, 1, 1, Specials.NONE)
 E2M3: Final = FloatFormat("float6_e2m3fn", 2, 3, 1, Specials.NONE)
 E3M2: Final = FloatFormat("float6_e3m2fn", 3, 2, 3, Specials.NONE)
+
+# Dettmers et al. 2023, "QLoRA" (arXiv 2305.14314): quantiles of a normal distribution.
+NF4: Final = Codebook(
+    "nf4",
+    4,
+    (
+        *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
+        *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
+        *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+        *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+    ),
+)
+# bitsandbytes: 1/12 of the numbers of a float with three exponent steps; code 8 is a second zero.
+_FP4_POSITIVE = (
+    *(0.0, 0.0052083334885537624, 0.6666666865348816, 1.0),
+    *(0.3333333432674408, 0.5, 0.1666666716337204, 0.25),
+)
+BITSANDBYTES_FP4: Final = Codebook("fp4", 4, (*_FP4_POSITIVE, *(-x for x in _FP4_POSITIVE)))
 
 INTEGER_FORMATS: Final = (
     *(INT2, INT3, INT4, INT5, INT6, INT8, INT16, INT32, INT64),

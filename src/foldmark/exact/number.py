@@ -7,12 +7,13 @@ encode any real number; all limits are derived from its fields.
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
+from itertools import pairwise
 from math import copysign, inf, isinf, isnan, nan
 
 from foldmark.errors import InvalidScheme, NonFiniteValue
 from foldmark.exact.rounding import Rounding, round_to_int
 
-__all__ = ["Codebook", "FloatFormat", "IntegerFormat", "Overflow", "Specials", "Tie"]
+__all__ = ["Codebook", "FloatFormat", "IntegerFormat", "Overflow", "Specials"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,27 +264,30 @@ class FloatFormat:
         )
 
 
-class Tie(Enum):
-    """Which of two equally near entries of a code book is taken."""
-
-    LOWER = "the smaller number"
-    TOWARD_ZERO = "the one of smaller magnitude"
-
-
 @dataclass(frozen=True, slots=True)
 class Codebook:
-    """A list of numbers; the code of a number is its place in the list.
+    """A list of float32 numbers; the code of a number is its place in the list.
 
-    numbers     in the order of their codes, as float32 values
-    thresholds  the borders between neighbours when sorted, ascending; a number equal to a border
-                goes where `tie` says
+    The border between neighbours, when sorted, is their mean in float32; a value on a border goes
+    to the smaller number. Where a number stands twice, the first place counts as the smaller one.
     """
 
     name: str
     bits: int
     numbers: tuple[float, ...]
-    thresholds: tuple[float, ...]
-    tie: Tie
+
+    @property
+    def ascending(self) -> tuple[int, ...]:
+        """The codes in the order of their numbers."""
+        return tuple(sorted(range(len(self.numbers)), key=lambda code: self.numbers[code]))
+
+    @property
+    def borders(self) -> tuple[float, ...]:
+        """The float32 means of neighbours, ascending; one less than there are numbers."""
+        ordered = [self.numbers[code] for code in self.ascending]
+        return tuple(
+            _SINGLE.round(_SINGLE.round(low + high) / 2) for low, high in pairwise(ordered)
+        )
 
     def decode(self, code: int) -> float:
         """Return the number at place `code`. Raises InvalidScheme when there is none."""
@@ -292,20 +296,10 @@ class Codebook:
         return self.numbers[code]
 
     def encode(self, value: float) -> int:
-        """Return the place of the number nearest to `value`, as the borders say.
-
-        Raises NonFiniteValue for NaN.
-        """
+        """Return the code of the number nearest to `value`. Raises NonFiniteValue for NaN."""
         if isnan(value):
             raise NonFiniteValue("no code stands for NaN", where=self.name)
-        ascending = sorted(set(self.numbers))
-        rank = sum(self._is_above(value, border) for border in self.thresholds)
-        return self.numbers.index(ascending[rank])
-
-    def _is_above(self, value: float, border: float) -> bool:
-        if self.tie == Tie.TOWARD_ZERO and border < 0:
-            return value >= border
-        return value > border
+        return self.ascending[sum(value > border for border in self.borders)]
 
 
 def _is_negative(value: float | Fraction) -> bool:
@@ -320,3 +314,6 @@ def _exponent_of(positive: Fraction) -> int:
     """Return floor(log2(positive)), exactly."""
     guess = positive.numerator.bit_length() - positive.denominator.bit_length()
     return guess if positive >= _power_of_two(guess) else guess - 1
+
+
+_SINGLE = FloatFormat("float32", 8, 23, 127, Specials.IEEE)

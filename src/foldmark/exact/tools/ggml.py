@@ -3,11 +3,13 @@
 Scales and minima are stored in float16; codes are computed with the float32 ones.
 """
 
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
-from foldmark.exact.catalog import FLOAT16, INT8, UINT4, UINT5
-from foldmark.exact.number import IntegerFormat
+from foldmark.exact.catalog import FLOAT16, INT8, UINT4, UINT5, UINT6
+from foldmark.exact.group import QuantizedGroup
+from foldmark.exact.number import FloatFormat, IntegerFormat
 from foldmark.exact.rounding import Rounding
 from foldmark.exact.rule import (
     AffineRule,
@@ -24,7 +26,8 @@ from foldmark.exact.rule import (
     ZeroOrder,
     ZeroPointRule,
 )
-from foldmark.exact.tools.entry import Entry
+from foldmark.exact.tools.entry import Entry, Procedure
+from foldmark.exact.tools.kquants import quantize_q4_k, quantize_q6_k
 
 __all__ = ["ENTRIES"]
 
@@ -129,6 +132,34 @@ GGML_Q5_0: Final = _signed("GGML_Q5_0", UINT5, 16)
 GGML_Q4_1: Final = _with_minimum("GGML_Q4_1", UINT4)
 GGML_Q5_1: Final = _with_minimum("GGML_Q5_1", UINT5)
 
+
+def _q4_k(values: Sequence[float], data: FloatFormat) -> QuantizedGroup:
+    """Return codes, d and -dmin of a super block; the small scales are in `quantize_q4_k`."""
+    block = quantize_q4_k([data.round(v) for v in values])
+    return QuantizedGroup(block.codes, block.d, -block.d_min)
+
+
+def _q6_k(values: Sequence[float], data: FloatFormat) -> QuantizedGroup:
+    """Return codes and d of a super block; the small scales are in `quantize_q6_k`."""
+    block = quantize_q6_k([data.round(v) for v in values])
+    return QuantizedGroup(block.codes, block.d, 32)
+
+
+GGML_Q4_K: Final = Procedure(
+    name="GGML_Q4_K",
+    codes=UINT4,
+    quantize=_q4_k,
+    source=f"{_QUANTS}: quantize_row_q4_K_ref",
+    versions=_VERSION,
+)
+GGML_Q6_K: Final = Procedure(
+    name="GGML_Q6_K",
+    codes=UINT6,
+    quantize=_q6_k,
+    source=f"{_QUANTS}: quantize_row_q6_K_ref",
+    versions=_VERSION,
+)
+
 ENTRIES: Final[tuple[Entry, ...]] = (
     GGML_Q8_0,
     GGML_Q8_0_ACTIVATION_X86,
@@ -137,4 +168,6 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     GGML_Q5_0,
     GGML_Q4_1,
     GGML_Q5_1,
+    GGML_Q4_K,
+    GGML_Q6_K,
 )

@@ -1,5 +1,6 @@
 """optimum-quanto, bitsandbytes and compressed-tensors."""
 
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
@@ -25,7 +26,7 @@ from foldmark.exact.rule import (
 from foldmark.exact.tools.entry import Entry
 from foldmark.exact.tools.tiny import EXACTLY_ZERO
 
-__all__ = ["ENTRIES"]
+__all__ = ["ENTRIES", "outlier_columns"]
 
 _DATA = DataType.DATA
 _QUANTO = "optimum-quanto 0.2.7"
@@ -81,6 +82,17 @@ BITSANDBYTES_INT8: Final = Rule(
     source="bitsandbytes/backends/default/ops.py: int8_vectorwise_quant; the row maximum is stored",
     versions="bitsandbytes 0.50.2, CPU",
 )
+
+
+def outlier_columns(rows: Sequence[Sequence[float]], threshold: float) -> list[int]:
+    """Return the columns that hold a magnitude of at least `threshold`.
+
+    bitsandbytes keeps these in float16 beside the int8 matrix, where their codes are 0; each row's
+    maximum is taken without the outlying values themselves, but with the rest of their columns.
+    """
+    columns = enumerate(zip(*rows, strict=True))
+    return [index for index, column in columns if any(abs(v) >= threshold for v in column)]
+
 
 _COMPRESSED = "compressed-tensors 0.20.1"
 _HELPERS = "compressed_tensors/quantization/utils/helpers.py: calculate_qparams; forward.py"
