@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "calibrate": ("foldmark.cli.calibrate", "Learn the ranges of a model's activations from data."),
     "quantize": ("foldmark.cli.quantize", "Quantize a float model and say what was left, and why."),
     "verify": ("foldmark.cli.verify", "Is it smaller, faster and as good? Measured together."),
+    "rules": ("foldmark.cli.rules", "The rules of the field's tools: list, compare, check."),
 }
 
 _HELP = """\

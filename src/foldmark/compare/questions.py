@@ -1,51 +1,46 @@
 """Which entry of the catalogue a recorded vector is put to, and how.
 
-The table is in the order of the tools. A row is a pattern for the vector's id, and a function
-that answers it; the first row that matches the whole id is taken.
+The table is in the order of the tools. A row is a pattern for the vector's id, the entry or
+function it is put to, and what turns that function's result into an answer; the first row that
+matches the whole id is taken.
 """
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from foldmark.compare.vectors import Answer, Engine, Vector, flat
+from foldmark.compare.vectors import Answer, Vector, flat
+from foldmark.errors import DataMismatch
 from foldmark.exact.catalog import FLOAT32, INT8
-from foldmark.exact.dot import INT32_WRAPPING, integer_dot
-from foldmark.exact.group import QuantizedGroup
-from foldmark.exact.packing import pack, stream, words_from_bytes
-from foldmark.exact.requantize import (
-    multiply_by_quantized_multiplier,
-    quantize_multiplier,
-    requantize_float,
-    rounding_divide_by_power_of_two,
-    saturating_rounding_doubling_high_multiply,
-)
+from foldmark.exact.dot import INT32_WRAPPING
+from foldmark.exact.packing import stream
+from foldmark.exact.requantize import quantize_multiplier
 from foldmark.exact.rule import Rule
 from foldmark.exact.tools import CATALOGUE
 from foldmark.exact.tools.entry import Operator, Procedure
-from foldmark.exact.tools.fake_quantize import (
-    LevelRange,
-    RangeWidth,
-    nncf_asymmetric_ranges,
-    nncf_symmetric_ranges,
-    openvino_fake_quantize,
-)
+from foldmark.exact.tools.fake_quantize import LevelRange, RangeWidth
 from foldmark.exact.tools.huggingface import outlier_columns
-from foldmark.exact.tools.kquants import quantize_q4_k, quantize_q6_k
 
 __all__ = ["QUESTIONS", "Question", "question_for"]
 
-Ask = Callable[[Vector, Engine], Answer]
-Ranges = Callable[[Sequence[float], Sequence[float], RangeWidth], list[LevelRange]]
+Function = Callable[..., Any]
+Ask = Callable[[Vector, Function], Answer]
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A kind of vector: its ids, the entry that it is put to, and how that is asked."""
+    """A kind of vector.
+
+    pattern   of the ids
+    entry     the catalogue's entry, or the function, whose answer is asked for
+    function  the name under which an engine offers the function to call
+    ask       (vector, function) -> answer
+    """
 
     pattern: str
     entry: str
+    function: str
     ask: Ask
 
 
@@ -58,127 +53,124 @@ def _numbers(vector: Vector) -> list[float]:
     return [vector.data.round(float(value)) for value in flat(vector.values)]
 
 
-def _answered(group: QuantizedGroup) -> Answer:
-    return Answer(group.codes, [group.scale], [group.zero_point])
-
-
-def _group(vector: Vector, engine: Engine, name: str) -> QuantizedGroup:
+def _whole(pattern: str, name: str, sign_of_zero_point: int = 1) -> Question:
+    """Ask for codes, scale and zero point of the group; some tools store minus the real zero."""
     entry = CATALOGUE[name]
-    if isinstance(entry, Procedure):
-        return entry.quantize(_numbers(vector), vector.data)
-    assert isinstance(entry, Rule)
-    return engine.quantize_group(_numbers(vector), entry, vector.data)
 
+    def ask(vector: Vector, function: Function) -> Answer:
+        if isinstance(entry, Procedure):
+            group = function(_numbers(vector), vector.data)
+        else:
+            group = function(_numbers(vector), entry, vector.data)
+        return Answer(group.codes, [group.scale], [sign_of_zero_point * group.zero_point])
 
-def _whole(pattern: str, name: str) -> Question:
-    """Ask for codes, scale and zero point of the group."""
-    return Question(pattern, name, lambda v, e: _answered(_group(v, e, name)))
-
-
-def _shifted(pattern: str, name: str) -> Question:
-    """Ask for the group; the tool stores the negative of the real zero point."""
-
-    def ask(vector: Vector, engine: Engine) -> Answer:
-        group = _group(vector, engine, name)
-        return Answer(group.codes, [group.scale], [-group.zero_point])
-
-    return Question(pattern, name, ask)
+    return Question(pattern, name, name if isinstance(entry, Procedure) else "quantize_group", ask)
 
 
 def _given(pattern: str, name: str) -> Question:
     """Ask for codes only, with the scale and zero point of the vector."""
+    entry = CATALOGUE[name]
+    assert isinstance(entry, Operator | Rule)
 
-    def ask(vector: Vector, engine: Engine) -> Answer:
-        entry = CATALOGUE[name]
-        assert isinstance(entry, Operator | Rule)
+    def ask(vector: Vector, function: Function) -> Answer:
         scale, zero_point = flat(vector.scale)[0], flat(vector.zero_point)[0]
-        return Answer(
-            engine.quantize(_numbers(vector), scale, zero_point, entry.affine, vector.data)
-        )
+        return Answer(function(_numbers(vector), scale, zero_point, entry.affine, vector.data))
 
-    return Question(pattern, name, ask)
+    return Question(pattern, name, "quantize", ask)
 
 
 def _columns(pattern: str, name: str) -> Question:
     """Ask for every column of a matrix as a group of its own."""
+    rule = CATALOGUE[name]
 
-    def ask(vector: Vector, engine: Engine) -> Answer:
-        rule = CATALOGUE[name]
-        assert isinstance(rule, Rule)
-        columns = [
+    def ask(vector: Vector, function: Function) -> Answer:
+        columns = (
             [vector.data.round(v) for v in column] for column in zip(*vector.values, strict=True)
-        ]
-        groups = [engine.quantize_group(column, rule, vector.data) for column in columns]
+        )
+        groups = [function(column, rule, vector.data) for column in columns]
         codes = [code for row in zip(*(g.codes for g in groups), strict=True) for code in row]
         return Answer(codes, [g.scale for g in groups], [g.zero_point for g in groups])
 
-    return Question(pattern, name, ask)
+    return Question(pattern, name, "quantize_group", ask)
 
 
-def _block_bytes(pattern: str, name: str, block: Callable[[list[float]], bytes]) -> Question:
-    """Ask for the bytes of a super block; the codes of the vector are these bytes."""
-    return Question(pattern, name, lambda v, _: Answer(list(block(_numbers(v)))))
-
-
-def _integers(pattern: str, name: str, answer: Callable[[Vector], list[int]]) -> Question:
-    """Ask a question about integers alone, which every engine answers with the oracle's code."""
-    return Question(pattern, name, lambda v, _: Answer(answer(v)))
-
-
-def _multiplied(vector: Vector) -> list[int]:
-    """Multiply by the quantized multiplier that the call names: `multiplier=0.3 -> ...`."""
-    named = re.match(r"multiplier=([0-9.]+)", vector.call)
-    assert named is not None
-    multiplier = quantize_multiplier(float(named.group(1)))
-    return [multiply_by_quantized_multiplier(int(x), multiplier) for x in vector.values]
-
-
-def _repeated_product(vector: Vector) -> list[int]:
-    a, b, count = (int(part) for part in vector.values)
-    return [integer_dot([a] * count, [b] * count, accumulator=INT32_WRAPPING)]
-
-
-def _requantized(vector: Vector) -> list[int]:
-    zero_point = int(flat(vector.zero_point)[0])
-    scale = flat(vector.scale)[0]
-    return [requantize_float(int(x), scale, zero_point, INT8) for x in vector.values]
-
-
-def _fake_quantized(vector: Vector, _: Engine) -> Answer:
-    ends = re.match(r"il=(-?[0-9.]+) ih=(-?[0-9.]+) levels=([0-9]+)", vector.call)
-    assert ends is not None
-    level_range = LevelRange(float(ends[1]), float(ends[2]), int(ends[3]))
-    return Answer([int(openvino_fake_quantize(x, level_range)) for x in vector.values])
-
-
-def _outlier_columns(vector: Vector, engine: Engine) -> Answer:
+def _outlier_columns(pattern: str, name: str) -> Question:
     """Ask for rows whose outlying values are left out, their columns with them."""
-    named = re.match(r"threshold=([0-9.]+)", vector.call)
-    assert named is not None
-    threshold = float(named[1])
-    rule = CATALOGUE["BITSANDBYTES_INT8"]
-    assert isinstance(rule, Rule)
-    outside = outlier_columns(vector.values, threshold)
-    codes: list[int] = []
-    scales: list[float] = []
-    for row in vector.values:
-        kept = [value if abs(value) < threshold else 0.0 for value in row]
-        group = engine.quantize_group(kept, rule, vector.data)
-        codes += [0 if i in outside else code for i, code in enumerate(group.codes)]
-        scales.append(group.scale)
-    return Answer(codes, scales, [0])
+    rule = CATALOGUE[name]
+
+    def ask(vector: Vector, function: Function) -> Answer:
+        threshold = float(_named(r"threshold=([0-9.]+)", vector.call)[1])
+        outside = outlier_columns(vector.values, threshold)
+        codes: list[int] = []
+        scales: list[float] = []
+        for row in vector.values:
+            kept = [float(value) if abs(value) < threshold else 0.0 for value in row]
+            group = function(kept, rule, vector.data)
+            codes += [0 if i in outside else code for i, code in enumerate(group.codes)]
+            scales.append(group.scale)
+        return Answer(codes, scales, [0])
+
+    return Question(pattern, name, "quantize_group", ask)
 
 
-def _ranges(pattern: str, name: str, ranges: Ranges, width: RangeWidth) -> Question:
-    """Ask for the ends of each channel; the vector's scale holds them, low ends first."""
+def _block_bytes(pattern: str, name: str, function: str) -> Question:
+    """Ask for the bytes of a super block; the codes of the vector are these bytes."""
+    return Question(pattern, name, function, lambda v, f: Answer(list(f(_numbers(v)).to_bytes())))
 
-    def ask(vector: Vector, _: Engine) -> Answer:
+
+def _element_wise(pattern: str, function: str, *arguments: Any) -> Question:
+    """Ask an integer function for each value of the vector."""
+    return Question(
+        pattern, function, function, lambda v, f: Answer([f(int(x), *arguments) for x in v.values])
+    )
+
+
+def _multiplied(vector: Vector, function: Function) -> Answer:
+    """Multiply by the quantized multiplier that the call names."""
+    multiplier = quantize_multiplier(float(_named(r"multiplier=([0-9.]+)", vector.call)[1]))
+    return Answer([function(int(x), multiplier) for x in vector.values])
+
+
+def _repeated_product(vector: Vector, function: Function) -> Answer:
+    """Multiply two constant vectors of a given length."""
+    a, b, count = (int(part) for part in vector.values)
+    return Answer([function([a] * count, [b] * count, 0, 0, INT32_WRAPPING)])
+
+
+def _requantized(vector: Vector, function: Function) -> Answer:
+    zero_point, scale = int(flat(vector.zero_point)[0]), flat(vector.scale)[0]
+    return Answer([function(int(x), scale, zero_point, INT8) for x in vector.values])
+
+
+def _packed(vector: Vector, function: Function) -> Answer:
+    packed = bytes(function([int(x) for x in vector.values], stream(4), 8))
+    starts = range(0, len(packed), 4)
+    return Answer([int.from_bytes(packed[s : s + 4], "little", signed=True) for s in starts])
+
+
+def _fake_quantized(vector: Vector, function: Function) -> Answer:
+    ends = _named(r"il=(-?[0-9.]+) ih=(-?[0-9.]+) levels=([0-9]+)", vector.call)
+    level_range = LevelRange(float(ends[1]), float(ends[2]), int(ends[3]))
+    return Answer([int(function(x, level_range)) for x in vector.values])
+
+
+def _ranges(pattern: str, function: str, width: RangeWidth) -> Question:
+    """Ask for the ends of each channel, low ones first, and the number of levels."""
+
+    def ask(vector: Vector, function: Function) -> Answer:
         lows, highs = ([FLOAT32.round(v) for v in ends] for ends in vector.values)
-        found = ranges(lows, highs, width)
-        levels = {r.levels for r in found}
-        return Answer(list(levels), [r.low for r in found] + [r.high for r in found])
+        found = function(lows, highs, width)
+        ends = [r.low for r in found] + [r.high for r in found]
+        return Answer([found[0].levels], ends)
 
-    return Question(pattern, name, ask)
+    return Question(pattern, function, function, ask)
+
+
+def _named(pattern: str, call: str) -> re.Match[str]:
+    found = re.match(pattern, call)
+    if found is None:
+        raise DataMismatch("the call does not say it", got=call, expected=pattern)
+    return found
 
 
 QUESTIONS: Final[Sequence[Question]] = (
@@ -189,7 +181,7 @@ QUESTIONS: Final[Sequence[Question]] = (
     _whole(r"awq\.sym\..*", "AWQ_INT4_SYMMETRIC"),
     _whole(r"awq\.zp\..*", "AWQ_UINT4_ASYMMETRIC"),
     _whole(r"bnb\.int8_vectorwise\.(bfloat16|float16|float32)\..*", "BITSANDBYTES_INT8"),
-    Question(r"bnb\.int8_vectorwise\.threshold.*", "BITSANDBYTES_INT8", _outlier_columns),
+    _outlier_columns(r"bnb\.int8_vectorwise\.threshold.*", "BITSANDBYTES_INT8"),
     _whole(r"bnb\.nf4\..*", "BITSANDBYTES_NF4_BLOCK"),
     _whole(r"bnb\.fp4\..*", "BITSANDBYTES_FP4_BLOCK"),
     _whole(r"coremltools\.int4\.linear\..*", "COREMLTOOLS_INT4_LINEAR"),
@@ -205,18 +197,14 @@ QUESTIONS: Final[Sequence[Question]] = (
     _whole(r"ct\.int8\.asym\..*", "COMPRESSED_TENSORS_INT8_ASYMMETRIC"),
     _whole(r"ct\.int8\.sym\..*", "COMPRESSED_TENSORS_INT8_SYMMETRIC"),
     _given(r"ct\.recip", "COMPRESSED_TENSORS_INT8_SYMMETRIC"),
-    _integers(
-        r"ct\.pack_int4",
-        "pack",
-        lambda v: words_from_bytes(pack([int(x) for x in v.values], stream(4), offset=8)),
-    ),
+    Question(r"ct\.pack_int4", "pack", "pack", _packed),
     _whole(r"ggml\.Q4_0\..*", "GGML_Q4_0"),
     _whole(r"ggml\.Q4_1\..*", "GGML_Q4_1"),
     _whole(r"ggml\.Q5_0\..*", "GGML_Q5_0"),
     _whole(r"ggml\.Q5_1\..*", "GGML_Q5_1"),
     _whole(r"ggml\.Q8_0\..*", "GGML_Q8_0"),
-    _block_bytes(r"ggml\.Q4_K\..*", "GGML_Q4_K", lambda x: quantize_q4_k(x).to_bytes()),
-    _block_bytes(r"ggml\.Q6_K\..*", "GGML_Q6_K", lambda x: quantize_q6_k(x).to_bytes()),
+    _block_bytes(r"ggml\.Q4_K\..*", "GGML_Q4_K", "quantize_q4_k"),
+    _block_bytes(r"ggml\.Q6_K\..*", "GGML_Q6_K", "quantize_q6_k"),
     _whole(r"gptq\.asym\.mse\..*", "GPTQ_UINT4_ASYMMETRIC_MSE"),
     _whole(r"gptq\.sym\.mse\..*", "GPTQ_UINT4_SYMMETRIC_MSE"),
     _whole(r"gptq\.asym\.(?!mse).*", "GPTQ_UINT4_ASYMMETRIC"),
@@ -237,33 +225,18 @@ QUESTIONS: Final[Sequence[Question]] = (
     _whole(r"nncf\.INT4_SYM\..*", "NNCF_INT4_SYMMETRIC"),
     _whole(r"nncf\.INT8_ASYM\..*", "NNCF_UINT8_ASYMMETRIC"),
     _whole(r"nncf\.INT8_SYM\..*", "NNCF_INT8_SYMMETRIC"),
-    _ranges(
-        r"nncf\.fq\.asymmetric\.narrowFalse\..*",
-        "nncf_asymmetric_ranges",
-        nncf_asymmetric_ranges,
-        RangeWidth.FULL,
+    _ranges(r"nncf\.fq\.asymmetric\.narrowFalse\..*", "nncf_asymmetric_ranges", RangeWidth.FULL),
+    _ranges(r"nncf\.fq\.asymmetric\.narrowTrue\..*", "nncf_asymmetric_ranges", RangeWidth.NARROW),
+    _ranges(r"nncf\.fq\.symmetric\.narrowFalse\..*", "nncf_symmetric_ranges", RangeWidth.FULL),
+    _ranges(r"nncf\.fq\.symmetric\.narrowTrue\..*", "nncf_symmetric_ranges", RangeWidth.NARROW),
+    Question(
+        r"openvino\.FakeQuantize\..*",
+        "openvino_fake_quantize",
+        "openvino_fake_quantize",
+        _fake_quantized,
     ),
-    _ranges(
-        r"nncf\.fq\.asymmetric\.narrowTrue\..*",
-        "nncf_asymmetric_ranges",
-        nncf_asymmetric_ranges,
-        RangeWidth.NARROW,
-    ),
-    _ranges(
-        r"nncf\.fq\.symmetric\.narrowFalse\..*",
-        "nncf_symmetric_ranges",
-        nncf_symmetric_ranges,
-        RangeWidth.FULL,
-    ),
-    _ranges(
-        r"nncf\.fq\.symmetric\.narrowTrue\..*",
-        "nncf_symmetric_ranges",
-        nncf_symmetric_ranges,
-        RangeWidth.NARROW,
-    ),
-    Question(r"openvino\.FakeQuantize\..*", "openvino_fake_quantize", _fake_quantized),
-    _integers(r"ort\.MatMulInteger\..*", "integer_matmul", _repeated_product),
-    _integers(r"ort\.QLinearMatMul\..*", "requantize_float", _requantized),
+    Question(r"ort\.MatMulInteger\..*", "integer_dot", "integer_dot", _repeated_product),
+    Question(r"ort\.QLinearMatMul\..*", "requantize_float", "requantize_float", _requantized),
     _whole(r"ort\.hqq\..*", "ONNXRUNTIME_HQQ_4"),
     _whole(r"ort\.kquant\..*", "ONNXRUNTIME_K_QUANT_4"),
     _whole(r"ort\.DynamicQuantizeLinear\..*", "ONNXRUNTIME_DYNAMIC_UINT8"),
@@ -299,7 +272,7 @@ QUESTIONS: Final[Sequence[Question]] = (
     _whole(r"ort\.quantize_dynamic\.reduce_range=True", "ONNXRUNTIME_WEIGHT_INT8_REDUCED"),
     _whole(r"ort\.rtn\.asym\..*", "ONNXRUNTIME_RTN_4_ASYMMETRIC"),
     _whole(r"ort\.rtn\.sym\..*", "ONNXRUNTIME_RTN_4_SYMMETRIC"),
-    _shifted(r"quanto\.qint4\.shift\..*", "QUANTO_INT4_SHIFT"),
+    _whole(r"quanto\.qint4\.shift\..*", "QUANTO_INT4_SHIFT", sign_of_zero_point=-1),
     _whole(r"quanto\.qint4\.zp\..*", "QUANTO_INT4_ZERO_POINT"),
     _whole(r"quanto\.qint8\..*", "QUANTO_INT8"),
     _whole(r"quark\.-128_127\.asym\..*", "QUARK_INT8_ASYMMETRIC"),
@@ -307,17 +280,14 @@ QUESTIONS: Final[Sequence[Question]] = (
     _whole(r"quark\.-8_7\.sym\..*", "QUARK_INT4_SYMMETRIC"),
     _whole(r"quark\.0_15\.asym\..*", "QUARK_UINT4_ASYMMETRIC"),
     _whole(r"smoothquant\.w8\..*", "SMOOTHQUANT_INT8"),
-    _integers(
-        r"gemmlowp\.RDBP",
-        "rounding_divide_by_power_of_two",
-        lambda v: [rounding_divide_by_power_of_two(int(x), 1) for x in v.values],
+    _element_wise(r"gemmlowp\.RDBP", "rounding_divide_by_power_of_two", 1),
+    _element_wise(r"gemmlowp\.SRDHM", "saturating_rounding_doubling_high_multiply", 1 << 30),
+    Question(
+        r"tflite\.MBQM\..*",
+        "multiply_by_quantized_multiplier",
+        "multiply_by_quantized_multiplier",
+        _multiplied,
     ),
-    _integers(
-        r"gemmlowp\.SRDHM",
-        "saturating_rounding_doubling_high_multiply",
-        lambda v: [saturating_rounding_doubling_high_multiply(int(x), 1 << 30) for x in v.values],
-    ),
-    _integers(r"tflite\.MBQM\..*", "multiply_by_quantized_multiplier", _multiplied),
     _whole(r"tflite\.PortableAsymmetricQuantizeFloats\..*", "TFLITE_HYBRID_INT8_ASYMMETRIC"),
     _whole(r"tflite\.PortableSymmetricQuantizeFloats\..*", "TFLITE_HYBRID_INT8_SYMMETRIC"),
     _whole(r"torch\.choose_qparams_per_tensor\.full\..*", "TORCH_DYNAMIC_UINT8"),

@@ -1,20 +1,17 @@
-"""Recorded answers of tools, and whether an engine gives the same ones.
+"""Recorded answers of tools, and where another answer differs from them.
 
 A vector is one answer: the input, the codes, the scale and the zero point that a tool returned.
 `foldmark.compare.questions` says which entry of the catalogue each kind of vector is put to.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import copysign, isnan
-from typing import Any, Protocol
+from typing import Any
 
-from foldmark.exact import affine, group
-from foldmark.exact.group import QuantizedGroup
 from foldmark.exact.number import FloatFormat
-from foldmark.exact.rule import AffineRule, Rule
 
-__all__ = ["EXACT", "Answer", "Engine", "Nested", "Vector", "differences", "flat"]
+__all__ = ["Answer", "Nested", "Vector", "differences", "flat"]
 
 Nested = Any
 """A number, or lists of numbers of any depth."""
@@ -44,48 +41,6 @@ class Answer:
     codes: Sequence[int] | None = None
     scale: Sequence[float] | None = None
     zero_point: Sequence[float] | None = None
-
-
-class Engine(Protocol):
-    """Something that quantizes by the rules of the catalogue: the oracle, or its fast twin."""
-
-    @property
-    def name(self) -> str:
-        """The engine's name, as tables show it."""
-        ...
-
-    def quantize_group(
-        self, values: Sequence[float], rule: Rule, data: FloatFormat
-    ) -> QuantizedGroup:
-        """Quantize one group by a whole rule."""
-        ...
-
-    def quantize(
-        self,
-        values: Sequence[float],
-        scale: float,
-        zero_point: float,
-        rule: AffineRule,
-        data: FloatFormat,
-    ) -> Sequence[int]:
-        """Quantize values with a given scale and zero point."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Exact:
-    """The oracle as an engine."""
-
-    name: str = "exact"
-    quantize_group: Callable[[Sequence[float], Rule, FloatFormat], QuantizedGroup] = (
-        group.quantize_group
-    )
-    quantize: Callable[[Sequence[float], float, float, AffineRule, FloatFormat], Sequence[int]] = (
-        affine.quantize
-    )
-
-
-EXACT: Engine = _Exact()
 
 
 def flat(nested: Nested) -> list[float]:

@@ -38,6 +38,7 @@ __all__ = [
     "offset_of",
     "quantize",
     "quantize_value",
+    "real_code_of",
     "step_of",
 ]
 
@@ -112,10 +113,9 @@ def code_of(value: float, grid: Grid, rule: AffineRule, data: FloatFormat = FLOA
     With v = value / step or value * step:  clip(round(v) + offset), in the order and with the
     roundings that the rule says. Raises NonFiniteValue where the rule has no code for the value.
     """
-    precision = definite(rule.precision, data)
     if rule.infinity == Infinity.RAISE and isinf(value):
         raise NonFiniteValue("infinity has no code under this rule", got=str(value))
-    number = _before_rounding(precision.round(value), grid, rule, precision)
+    number = real_code_of(value, grid, rule, data)
     if isnan(number):
         return _code_of_nan(rule)
     added = int(grid.offset) if rule.order == ZeroOrder.AFTER_ROUNDING else 0
@@ -210,8 +210,10 @@ def fake_quantize(
     return dequantize(codes, scale, zero_point, rule, data)
 
 
-def _before_rounding(value: float, grid: Grid, rule: AffineRule, precision: FloatFormat) -> float:
-    """Return the real code that is then rounded to an integer."""
+def real_code_of(value: float, grid: Grid, rule: AffineRule, data: FloatFormat = FLOAT32) -> float:
+    """Return the number that is rounded to an integer next: v, or v with the zero point in it."""
+    precision = definite(rule.precision, data)
+    value = precision.round(value)
     match rule.order:
         case ZeroOrder.AFTER_ROUNDING:
             return _scaled(value, grid, rule, precision)

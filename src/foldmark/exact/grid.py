@@ -30,16 +30,31 @@ from foldmark.exact.rule import (
     definite,
 )
 
-__all__ = ["choose_grid"]
+__all__ = ["Ends", "GridSteps", "choose_grid", "steps_to_grid"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Ends:
+class Ends:
     """The ends of a group, and whether the low one counts as the one farther from zero."""
 
     low: float
     high: float
     low_is_farther: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GridSteps:
+    """Everything that was computed on the way to a grid, to be shown line by line.
+
+    ends    as the scale was computed from them, after any treatment of a tiny range
+    extent  what was divided
+    scale   before it was rounded to the dtype it is stored in
+    """
+
+    ends: Ends
+    extent: float
+    scale: float
+    grid: Grid
 
 
 def choose_grid(values: Sequence[float], rule: Rule, data: FloatFormat = FLOAT32) -> Grid:
@@ -49,9 +64,22 @@ def choose_grid(values: Sequence[float], rule: Rule, data: FloatFormat = FLOAT32
 
     Raises NonFiniteValue naming the first NaN or infinity that the rule does not allow.
     """
+    return steps_to_grid(values, rule, data).grid
+
+
+def steps_to_grid(values: Sequence[float], rule: Rule, data: FloatFormat = FLOAT32) -> GridSteps:
+    """Return what `choose_grid` returns, with everything that led there.
+
+    Raises NonFiniteValue naming the first NaN or infinity that the rule does not allow.
+    """
     rule = rule.for_data(data)
     chosen = _choose_scale(_find_ends(values, rule), rule.scale)
     stored = definite(rule.scale.stored, data).round(chosen.scale)
+    grid = _grid(chosen, stored, rule)
+    return GridSteps(chosen.ends, chosen.extent, chosen.scale, grid)
+
+
+def _grid(chosen: "_Chosen", stored: float, rule: Rule) -> Grid:
     used = stored if rule.affine.scale == ScaleUse.STORED else chosen.scale
     step = step_of(used, chosen.extent, rule.affine)
     if chosen.zero_point is not None:
@@ -60,12 +88,12 @@ def choose_grid(values: Sequence[float], rule: Rule, data: FloatFormat = FLOAT32
     zero_point = _choose_zero_point(chosen.ends, divisor, rule.zero_point)
     if not rule.affine.zero_is_real:
         return Grid(stored, zero_point, step, zero_point)
-    kept = definite(rule.zero_point.stored, data).round(zero_point)
+    kept = definite(rule.zero_point.stored, FLOAT32).round(zero_point)
     real = kept if rule.affine.scale == ScaleUse.STORED else zero_point
     return Grid(stored, kept, step, offset_of(used, real, rule.affine))
 
 
-def _find_ends(values: Sequence[float], rule: Rule) -> _Ends:
+def _find_ends(values: Sequence[float], rule: Rule) -> Ends:
     for index, value in enumerate(values):
         if isnan(value) and rule.affine.nan == NotANumber.RAISE:
             raise NonFiniteValue("not a number", where=f"index {index}", got=str(value))
@@ -75,7 +103,7 @@ def _find_ends(values: Sequence[float], rule: Rule) -> _Ends:
     low, high = min(numbers, default=0.0), max(numbers, default=0.0)
     if rule.scale.zero_in_range == ZeroInRange.FORCED:
         low, high = min(low, 0.0), max(high, 0.0)
-    return _Ends(low, high, _low_is_farther(low, high, numbers, rule.scale.tie))
+    return Ends(low, high, _low_is_farther(low, high, numbers, rule.scale.tie))
 
 
 def _low_is_farther(low: float, high: float, numbers: list[float], tie: ExtremeTie) -> bool:
@@ -95,13 +123,13 @@ def _low_is_farther(low: float, high: float, numbers: list[float], tie: ExtremeT
 class _Chosen:
     """An unrounded scale, what it was computed from, and the zero point if that is settled too."""
 
-    ends: _Ends
+    ends: Ends
     extent: float
     scale: float
     zero_point: int | None
 
 
-def _choose_scale(ends: _Ends, rule: ScaleRule) -> _Chosen:
+def _choose_scale(ends: Ends, rule: ScaleRule) -> _Chosen:
     precision = definite(rule.precision, FLOAT32)
     extent = _extent(ends, rule)
     scale = _divided(extent, rule)
@@ -116,7 +144,7 @@ def _choose_scale(ends: _Ends, rule: ScaleRule) -> _Chosen:
             case TinyAction.EXTENT:
                 extent, scale = value, _divided(value, rule)
             case TinyAction.ENDS:
-                ends = _Ends(-value, value, True)
+                ends = Ends(-value, value, True)
                 extent = _extent(ends, rule)
                 scale = _divided(extent, rule)
             case TinyAction.SCALE:
@@ -128,7 +156,7 @@ def _choose_scale(ends: _Ends, rule: ScaleRule) -> _Chosen:
     return _Chosen(ends, extent, scale, zero_point)
 
 
-def _extent(ends: _Ends, rule: ScaleRule) -> float:
+def _extent(ends: Ends, rule: ScaleRule) -> float:
     precision = definite(rule.extent_precision or rule.precision, FLOAT32)
     low, high = precision.round(ends.low), precision.round(ends.high)
     match rule.extent:
@@ -155,19 +183,19 @@ def _divided(extent: float, rule: ScaleRule) -> float:
     return divide(extent, float(rule.denominator), definite(rule.precision, FLOAT32))
 
 
-def _stretched(ends: _Ends, old: float, new: float, rule: ScaleRule) -> _Ends:
+def _stretched(ends: Ends, old: float, new: float, rule: ScaleRule) -> Ends:
     """Return the ends that give the scale `new`; an end at zero stays there."""
     whole = multiply(new, float(rule.denominator), FLOAT32)
     if ends.low == 0:
-        return _Ends(0.0, whole, False)
+        return Ends(0.0, whole, False)
     if ends.high == 0:
-        return _Ends(-whole, 0.0, True)
+        return Ends(-whole, 0.0, True)
     growth = divide(new, FLOAT32.round(old), FLOAT32)
     low, high = multiply(ends.low, growth, FLOAT32), multiply(ends.high, growth, FLOAT32)
-    return _Ends(low, high, ends.low_is_farther)
+    return Ends(low, high, ends.low_is_farther)
 
 
-def _choose_zero_point(ends: _Ends, scale: float, rule: ZeroPointRule) -> float:
+def _choose_zero_point(ends: Ends, scale: float, rule: ZeroPointRule) -> float:
     precision = definite(rule.precision, FLOAT32)
     divisor = precision.round(scale)
     low, high = precision.round(ends.low), precision.round(ends.high)

@@ -36,6 +36,7 @@ BITSANDBYTES_NF4_BLOCK: Final = Procedure(
     name="BITSANDBYTES_NF4_BLOCK",
     codes=UINT4,
     quantize=partial(quantize_with_codebook, codebook=NF4),
+    description="the nearest of 16 normal quantiles, scaled by the largest magnitude",
     source="bitsandbytes/backends/default/ops.py: quantize_4bit, nf4",
     versions="bitsandbytes 0.50.2, CPU",
 )
@@ -43,6 +44,7 @@ BITSANDBYTES_FP4_BLOCK: Final = Procedure(
     name="BITSANDBYTES_FP4_BLOCK",
     codes=UINT4,
     quantize=partial(quantize_with_codebook, codebook=BITSANDBYTES_FP4),
+    description="the nearest of 16 numbers of a 4-bit float, scaled by the largest magnitude",
     source="bitsandbytes/backends/default/ops.py: quantize_4bit, fp4",
     versions="bitsandbytes 0.50.2, CPU",
 )

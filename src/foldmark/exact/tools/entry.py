@@ -32,12 +32,14 @@ class Operator:
 class Procedure:
     """A tool's way to quantize a group that no formula of fields states: a search, an iteration.
 
-    quantize  (values, data) -> QuantizedGroup, the signature of `quantize_group` without the rule
+    quantize     (values, data) -> QuantizedGroup, as `quantize_group` without the rule
+    description  what is searched for, in one sentence
     """
 
     name: str
     codes: IntegerFormat
     quantize: Callable[[Sequence[float], FloatFormat], QuantizedGroup]
+    description: str
     source: str
     versions: str
 

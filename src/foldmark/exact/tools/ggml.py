@@ -149,6 +149,7 @@ GGML_Q4_K: Final = Procedure(
     name="GGML_Q4_K",
     codes=UINT4,
     quantize=_q4_k,
+    description="eight sub-blocks of 32, each the best of 22 weighted least-squares lines",
     source=f"{_QUANTS}: quantize_row_q4_K_ref",
     versions=_VERSION,
 )
@@ -156,6 +157,7 @@ GGML_Q6_K: Final = Procedure(
     name="GGML_Q6_K",
     codes=UINT6,
     quantize=_q6_k,
+    description="sixteen sub-blocks of 16, each the best of 19 weighted scales; scales in int8",
     source=f"{_QUANTS}: quantize_row_q6_K_ref",
     versions=_VERSION,
 )

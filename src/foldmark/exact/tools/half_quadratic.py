@@ -131,6 +131,7 @@ ONNXRUNTIME_HQQ_4: Final = Procedure(
     name="ONNXRUNTIME_HQQ_4",
     codes=UINT4,
     quantize=_onnxruntime,
+    description="a real zero point moved by up to 20 proximal steps from a rounded start",
     source="onnxruntime/quantization/matmul_nbits_quantizer.py: HQQWeightOnlyQuantizer",
     versions="onnxruntime 1.32.0, CPU",
 )
@@ -138,6 +139,7 @@ HQQ_4: Final = Procedure(
     name="HQQ_4",
     codes=UINT4,
     quantize=_hqq,
+    description="a real zero point moved by up to 20 proximal steps",
     source="hqq/core/quantize.py, optimize.py: optimize_weights_proximal_legacy",
     versions="hqq 0.2.8.post1, CPU",
 )
@@ -145,6 +147,7 @@ HQQ_4_UNOPTIMIZED: Final = Procedure(
     name="HQQ_4_UNOPTIMIZED",
     codes=UINT4,
     quantize=_hqq_start,
+    description="a real zero point, and the inverse scale 15 times the reciprocal of the range",
     source="hqq/core/quantize.py, optimize=False",
     versions="hqq 0.2.8.post1, CPU",
 )

@@ -153,6 +153,7 @@ TORCH_HISTOGRAM_UINT8: Final = Procedure(
     name="TORCH_HISTOGRAM_UINT8",
     codes=UINT8,
     quantize=quantize_by_histogram,
+    description="the range with the least modelled squared error over 2048 bins",
     source="torch/ao/quantization/observer.py: HistogramObserver; codes by quantize_per_tensor",
     versions="torch 2.13.0, one batch",
 )

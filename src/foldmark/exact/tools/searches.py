@@ -176,6 +176,7 @@ ONNXRUNTIME_K_QUANT_4: Final = Procedure(
     name="ONNXRUNTIME_K_QUANT_4",
     codes=UINT4,
     quantize=quantize_k_quant,
+    description="the best of 21 weighted least-squares lines, its zero point then rounded",
     source="onnxruntime/quantization/neural_compressor/weight_only.py: quant_tensor_k_quant_cpu",
     versions="onnxruntime 1.32.0",
 )
@@ -183,6 +184,7 @@ GPTQ_UINT4_ASYMMETRIC_MSE: Final = Procedure(
     name="GPTQ_UINT4_ASYMMETRIC_MSE",
     codes=UINT4,
     quantize=quantize_gptq_mse_asymmetric,
+    description="the range shrunk by up to 79 % to the least sum of |error|^2.4",
     source=_GPTQ,
     versions=_GPTQ_VERSION,
 )
@@ -190,6 +192,7 @@ GPTQ_UINT4_SYMMETRIC_MSE: Final = Procedure(
     name="GPTQ_UINT4_SYMMETRIC_MSE",
     codes=UINT4,
     quantize=quantize_gptq_mse_symmetric,
+    description="the mirrored range shrunk by up to 79 % to the least sum of |error|^2.4",
     source=_GPTQ,
     versions=_GPTQ_VERSION,
 )
@@ -197,6 +200,7 @@ MLX_AFFINE_4: Final = Procedure(
     name="MLX_AFFINE_4",
     codes=UINT4,
     quantize=quantize_mlx,
+    description="the farther end is exactly a code, and zero nearly is; scales may be negative",
     source="mlx/backend/cpu/quantized.cpp: quantize",
     versions="mlx 0.32.4, CPU",
 )
