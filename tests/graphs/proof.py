@@ -46,10 +46,14 @@ def constants(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
 
 
-def deltas(graph: QuantizedGraph, feeds: Feeds) -> dict[str, np.ndarray]:
-    """Return the error that each site adds in the quantized run, by the name it is added to."""
+def tapped(graph: QuantizedGraph, feeds: Feeds) -> Feeds:
+    """Run the simulated model; return its outputs and what stands before and after each site."""
     moving = [site for site in graph.sites if site.codes is None]
-    seen = run(graph.simulated, feeds, [n for s in moving for n in (s.before, s.after)])
+    return run(graph.simulated, feeds, [n for s in moving for n in (s.before, s.after)])
+
+
+def deltas(graph: QuantizedGraph, seen: Feeds) -> dict[str, np.ndarray]:
+    """Return the error that each site adds in the quantized run, by the name it is added to."""
     stored, original = constants(graph.simulated), constants(graph.skeleton)
     return {
         site.tensor: (
@@ -98,9 +102,9 @@ def prove(
     assert graph.original is quantized
     assert len({site.name for site in graph.sites}) == len(graph.sites)
     assert [v.name for v in graph.skeleton.graph.input] == [v.name for v in quantized.graph.input]
-    simulated, real = run(graph.simulated, feeds), run(quantized, feeds)
+    simulated, real = tapped(graph, feeds), run(quantized, feeds)
     plain = run(graph.skeleton, feeds)
-    replayed = run(injected(graph.skeleton, deltas(graph, feeds)), feeds)
+    replayed = run(injected(graph.skeleton, deltas(graph, simulated)), feeds)
     for name in real:
         assert replayed[name].dtype == real[name].dtype
         change = np.abs(simulated[name] - plain[name].astype(np.float64))

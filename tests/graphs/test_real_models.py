@@ -2,13 +2,16 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from tests.graphs.proof import Arithmetic, prove
 from tests.models import digits, minilm
 from tests.models.copies import Copy, quantized
+from tests.models.store import built
 
 from foldmark.graphs.reading.read import read_quantized
 from foldmark.graphs.sites import QuantizedGraph, SiteKind
@@ -113,6 +116,60 @@ def test_the_published_int8_minilm_decoded_by_cast_and_mul() -> None:
     assert not graph.unmatched
     layers = [site.layer for site in graph.sites if site.operator == "MatMul"]
     assert layers[0] == "inner/encoder/layer.0/attention/self/query"
+
+
+def optimized(path: Path) -> onnx.ModelProto:
+    """Return a model as ONNX Runtime's extended optimization leaves it, fused operators and all."""
+
+    def build(target: Path) -> None:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        options.graph_optimization_level = level
+        options.optimized_model_filepath = str(target)
+        onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+    return onnx.load(built(f"{path.stem}.optimized.onnx", build))
+
+
+@pytest.mark.parametrize("copy", [Copy.DYNAMIC, Copy.QDQ])
+def test_minilm_optimized_before_it_was_saved(copy: Copy) -> None:
+    calibration = minilm.tokens(minilm.SENTENCES, 32)
+    model = optimized(quantized(minilm.minilm(), copy, calibration))
+    assert any(node.domain == "com.microsoft" for node in model.graph.node)
+    feeds = minilm.tokens(minilm.SENTENCES[:2], 12)
+    original = onnx.load(minilm.minilm())
+    graph = prove(model, original, feeds, arithmetic=Arithmetic.UNCHECKED)
+    assert not graph.unmatched
+    assert not any(node.domain for node in graph.skeleton.graph.node)
+
+
+def test_minilm_with_fused_and_quantized_attention() -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.transformers.optimizer import optimize_model
+
+    def fuse(path: Path) -> None:
+        fused = optimize_model(
+            str(minilm.minilm()), "bert", num_heads=12, hidden_size=384, opt_level=0
+        )
+        fused.save_model_to_file(str(path))
+
+    def build(path: Path) -> None:
+        quantize_dynamic(
+            built("minilm.fused.onnx", fuse),
+            path,
+            weight_type=QuantType.QInt8,
+            extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
+        )
+
+    model = onnx.load(built("minilm.fused.dynamic.onnx", build))
+    assert sum(node.op_type == "QAttention" for node in model.graph.node) == 6
+    feeds = minilm.tokens(minilm.SENTENCES[:2], 12)
+    original = onnx.load(minilm.minilm())
+    graph = prove(model, original, feeds, arithmetic=Arithmetic.UNCHECKED)
+    assert not graph.unmatched
+    joined = [site for site in graph.sites if " + " in site.name]
+    assert [site.codes.shape for site in joined] == [(384, 1152)] * 6
 
 
 def test_minilm_is_read_in_about_a_second() -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "integer_product",
     "matmul_integer_to_float",
     "multiply_accumulator",
+    "quantize_at_run_time",
 ]
 
 
@@ -213,15 +214,21 @@ def matmul_integer_to_float(space: Workspace, node: onnx.NodeProto) -> None:
 def dynamic_quantize_matmul(space: Workspace, node: onnx.NodeProto) -> None:
     """Read DynamicQuantizeMatMul: A in float is quantized to uint8 at run time."""
     a, b, b_scale, b_zero, bias = [*node.input, "", ""][:5]
-    outputs = [space.fresh(f"{a}_{part}") for part in ("codes", "scale", "zero_point")]
+    quantized = quantize_at_run_time(space, a)
+    operands = [operand(space, quantized), operand(space, (b, b_scale, b_zero), -1)]
+    _with_bias(space, node, operands, bias)
+
+
+def quantize_at_run_time(space: Workspace, x: str) -> list[str]:
+    """Write a DynamicQuantizeLinear; return the names of codes, scale and zero point."""
+    outputs = [space.fresh(f"{x}_{part}") for part in ("codes", "scale", "zero_point")]
     quantizer = onnx.helper.make_node(
-        "DynamicQuantizeLinear", [space.value(a)], outputs, name=outputs[0]
+        "DynamicQuantizeLinear", [space.value(x)], outputs, name=outputs[0]
     )
     space.write(quantizer)
     for output in outputs:
         space.producers[output] = quantizer
-    operands = [operand(space, outputs), operand(space, (b, b_scale, b_zero), -1)]
-    _with_bias(space, node, operands, bias)
+    return outputs
 
 
 def _with_bias(space: Workspace, node: onnx.NodeProto, operands: list[str], bias: str) -> None:

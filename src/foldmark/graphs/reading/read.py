@@ -56,6 +56,7 @@ def read_quantized(
         space.value(value.name)
     widen(space)
     simulated = assemble(space, simulated_nodes(space), {})
+    _refuse_left_over(simulated)
     drafts = _live(simulated, space.drafts)
     weights = _weights(space, drafts)
     known = None if float_model is None else FloatWeights(float_model)
@@ -66,7 +67,6 @@ def read_quantized(
         if isinstance(match, Match)
     }
     skeleton = assemble(space, skeleton_nodes(space, drafts), originals)
-    _refuse_left_over(skeleton)
     unmatched = _unmatched(drafts, matches)
     if known is not None:
         check_same_network(known, skeleton, weights, matches)
@@ -156,8 +156,8 @@ def _refuse_inside(node: onnx.NodeProto) -> None:
             _refuse_inside(inner)
 
 
-def _refuse_left_over(skeleton: onnx.ModelProto) -> None:
-    for node in skeleton.graph.node:
+def _refuse_left_over(simulated: onnx.ModelProto) -> None:
+    for node in simulated.graph.node:
         if key_of(node) in ON_CODES:
             raise OperatorNotSupported(
                 f"{node.op_type} in a form that is not read",

@@ -4,7 +4,16 @@ from collections.abc import Callable
 
 import onnx
 
-from foldmark.graphs.reading import fused, integer, nbits, qdq, qlinear, stored
+from foldmark.graphs.reading import (
+    attention,
+    fused,
+    integer,
+    nbits,
+    qdq,
+    qlinear,
+    recurrent,
+    stored,
+)
 from foldmark.graphs.reading.workspace import Workspace
 
 __all__ = ["ON_CODES", "RULES", "key_of"]
@@ -51,6 +60,9 @@ _TO_FLOAT: dict[_Key, _Rule] = {
     (_ONNX, "ConvInteger"): integer.integer_product,
     (_MICROSOFT, "MatMulIntegerToFloat"): integer.matmul_integer_to_float,
     (_MICROSOFT, "DynamicQuantizeMatMul"): integer.dynamic_quantize_matmul,
+    (_MICROSOFT, "QAttention"): attention.q_attention,
+    (_MICROSOFT, "QEmbedLayerNormalization"): attention.q_embed_layer_normalization,
+    (_MICROSOFT, "DynamicQuantizeLSTM"): recurrent.dynamic_quantize_lstm,
     (_MICROSOFT, "MatMulNBits"): nbits.matmul_nbits,
     (_MICROSOFT, "GatherBlockQuantized"): nbits.gather_block_quantized,
 }
@@ -78,6 +90,7 @@ _FUSED: dict[_Key, _Rule] = {
     (_MICROSOFT, "SkipSimplifiedLayerNormalization"): fused.skip_simplified_layer_normalization,
     (_ONNX, "SimplifiedLayerNormalization"): fused.simplified_layer_normalization,
     (_MICROSOFT, "EmbedLayerNormalization"): fused.embed_layer_normalization,
+    (_MICROSOFT, "Attention"): attention.attention,
     (_MICROSOFT, "FusedMatMul"): fused.fused_matmul,
     (_MICROSOFT, "FusedConv"): fused.fused_conv,
     (_MICROSOFT, "FusedGemm"): fused.fused_gemm,
@@ -85,5 +98,22 @@ _FUSED: dict[_Key, _Rule] = {
 
 RULES: dict[_Key, _Rule] = {**_CODES_TO_CODES, **_TO_FLOAT, **_SOMETIMES, **_FUSED}
 
+_NOT_READ = (
+    "MatMulBnb4",
+    "MatMulFpQ4",
+    "NhwcMaxPool",
+    "QLinearReduceSum",
+    "QMoE",
+    "QOrderedAttention",
+    "QOrderedGelu",
+    "QOrderedLayerNormalization",
+    "QOrderedLongformerAttention",
+    "QOrderedMatMul",
+    "QuantizeWithOrder",
+)
 # Operators that compute on codes. Wherever one is left in the skeleton, it was not read.
-ON_CODES: frozenset[_Key] = frozenset(_CODES_TO_CODES) | frozenset(_TO_FLOAT)
+ON_CODES: frozenset[_Key] = (
+    frozenset(_CODES_TO_CODES)
+    | frozenset(_TO_FLOAT)
+    | frozenset((_MICROSOFT, name) for name in _NOT_READ)
+)
