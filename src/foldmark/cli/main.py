@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "quantize": ("foldmark.cli.quantize", "Quantize a float model and say what was left, and why."),
     "verify": ("foldmark.cli.verify", "Is it smaller, faster and as good? Measured together."),
     "rules": ("foldmark.cli.rules", "The rules of the field's tools: list, compare, check."),
+    "lab": ("foldmark.cli.lab", "Fold by hand: a course in plain Python, checked code by code."),
 }
 
 _HELP = """\
