@@ -25,8 +25,7 @@ def command() -> None:
     """Fold by hand: a course in plain Python, and a grader that checks every code.
 
     Sixteen steps, from two rounding rules to the straight-through gradient, in English, Korean
-    or Japanese. `start` writes the course, `check` calls your functions with fresh inputs, and
-    `page` draws the first steps to play with.
+    or Japanese. `start` writes the course, `check` calls your functions with fresh inputs.
     """
 
 
