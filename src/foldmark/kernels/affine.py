@@ -178,12 +178,11 @@ def codes_of(values: NDArray[Any], grid: Grid, rule: AffineRule, layout: Layout)
 
     Raises NonFiniteValue naming the first index that has no code.
     """
-    pieces = layout.pieces()
     whole = slice(0, layout.table[0]), slice(0, layout.table[1])
     for dtype in (codes_dtype(rule.codes), np.dtype(np.int64)):
         job = CodesJob(values, rule, layout, dtype, work_dtype(rule, dtype, grid.offset))
         job.place(whole, layout.to_table(grid.step), layout.to_table(grid.offset))
-        each(job.run, pieces)
+        each(job.run, layout.pieces(job.piece_size))
         if not job.beyond:
             break
     return job.finish()

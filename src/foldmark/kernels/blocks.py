@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 
 from foldmark.errors import InvalidScheme
 
-__all__ = ["PIECE", "Layout", "Piece", "grid_shape"]
+__all__ = ["PIECE", "RUN", "Layout", "Piece", "grid_shape"]
 
 PIECE: Final = 1 << 16
 """Elements in flight per thread: in float32 a quarter of a megabyte, within any second cache."""
 
-_WHOLE: Final = 1 << 20
-"""Elements of whole blocks handled in one go, from range to codes: 4 MB of float32."""
+RUN: Final = 1 << 18
+"""Elements of whole blocks handled in one go, from range to codes: 1 MB of float32."""
 
 
 def grid_shape(shape: Sequence[int], block: Sequence[int]) -> tuple[int, ...]:
@@ -146,13 +146,13 @@ class Layout:
     def whole_pieces(self) -> list[Piece] | None:
         """Cut the walk into pieces that own all their blocks; None where blocks are too large."""
         group = self._rows_per_grid_row()
-        if 0 in self.shape or group is None or group * self.segment > _WHOLE:
+        if 0 in self.shape or group is None or group * self.segment > RUN:
             return None
-        if group == 1 and self.length > _WHOLE:
-            return self.pieces(_WHOLE)
-        if group * self.length > 4 * _WHOLE:
+        if group == 1 and self.length > RUN:
+            return self.pieces(RUN)
+        if group * self.length > 4 * RUN:
             return None
-        step = max(1, _WHOLE // (group * self.length)) * group
+        step = max(1, RUN // (group * self.length)) * group
         return self._bands(slice(0, self.rows), step)
 
     def _cut(self, rows: slice, columns: slice, size: int) -> list[Piece]:

@@ -23,7 +23,7 @@ from foldmark.exact.rule import (
 )
 from foldmark.kernels import loops
 from foldmark.kernels.arithmetic import fused_multiply_add
-from foldmark.kernels.blocks import Layout, Piece
+from foldmark.kernels.blocks import PIECE, RUN, Layout, Piece
 from foldmark.kernels.floats import Floats, all_finite, reader
 from foldmark.kernels.loops import Codes
 from foldmark.kernels.precision import Numbers, rounded
@@ -71,6 +71,13 @@ class CodesJob:
         self._step = np.empty(layout.table, self._work)
         self._offset = np.empty(layout.table, self._work)
         self._clean = True
+        self.all_finite = False  # known beforehand
+
+    @property
+    def piece_size(self) -> int:
+        """Elements to handle at once: more where no scratch buffer is needed."""
+        dense = self.values.dtype == np.float32 and self.layout.rows_of(self.values) is not None
+        return RUN if dense and self._has_a_loop() else PIECE
 
     def place(self, where: tuple[slice, slice], step: Numbers, offset: Numbers) -> None:
         """Set the steps and offsets of the blocks at a place of the walked table."""
@@ -89,7 +96,7 @@ class CodesJob:
         parameters = self._parameters(piece)
         numbers = self.read(piece)
         source = self._in_precision(numbers)
-        clean = self._clean and self._clips() and all_finite(source)
+        clean = self._clean and self._clips() and (self.all_finite or all_finite(source))
         if clean and self._has_a_loop():
             loop = loops.divide_even if self.rule.scaling == Scaling.DIVIDE else loops.multiply_even
             loop(source, *parameters, *self._limits(), out)

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from foldmark.exact.catalog import FLOAT32
 from foldmark.exact.rule import Clip, Infinity, NotANumber, Rule, ZeroForm, definite
 from foldmark.kernels.affine import Grid
-from foldmark.kernels.blocks import Layout, Piece
+from foldmark.kernels.blocks import RUN, Layout, Piece
 from foldmark.kernels.codes import CodesJob, codes_dtype, first_place, raise_non_finite, work_dtype
-from foldmark.kernels.floats import Floats, all_finite, dtype_of, format_of, reader, working_dtype
+from foldmark.kernels.floats import Floats, dtype_of, format_of, reader, working_dtype
 from foldmark.kernels.loops import Codes
+from foldmark.kernels.plain import Plain, plain
 from foldmark.kernels.ranges import ends_of, piece_ends, unset_ends
 from foldmark.kernels.scales import choose
-from foldmark.kernels.threads import each
+from foldmark.kernels.threads import each, thread_count
 
 __all__ = ["QuantizedGroup", "quantize_array", "ranges_to_grid"]
 
@@ -49,18 +50,93 @@ def quantize_array(values: NDArray[Any], block: Sequence[int] | None, rule: Rule
     Raises NonFiniteValue naming the first index that the rule has no code for.
     """
     layout = Layout.of(values, block)
+    group = _quantize_plainly(values, layout, rule)
+    if group is not None:
+        return group
     for dtype in (codes_dtype(rule.codes), np.dtype(np.int64)):
         fold = Fold(values, rule, layout, dtype)
         wholes = layout.whole_pieces()
         if wholes is None:
-            fold.fold(layout.pieces(), each, slice(0, layout.table[0]), slice(0, layout.table[1]))
+            fold.fold(
+                layout.pieces(fold.job.piece_size),
+                each,
+                slice(0, layout.table[0]),
+                slice(0, layout.table[1]),
+            )
         else:
             each(fold.fold_piece, wholes)
         fold.raise_if_refused()
         if not fold.job.beyond:
             break
-    grid = fold.grid()
-    return QuantizedGroup(fold.job.finish(), grid.scale, grid.zero_point)
+    scale, zero_point = fold.parameters()
+    return QuantizedGroup(fold.job.finish(), scale, zero_point)
+
+
+def _quantize_plainly(values: NDArray[Any], layout: Layout, rule: Rule) -> QuantizedGroup | None:
+    """Quantize where one loop over whole blocks does it; None where it does not."""
+    runs = PlainRuns.of(values, layout, rule)
+    if runs is None:
+        return None
+    codes = layout.empty(codes_dtype(rule.codes))
+    flat = layout.dense_rows_of(codes).reshape(-1)
+    each(lambda first: runs.fold(first, flat[runs.place(first)]), runs.starts())
+    if not runs.finite:
+        return None
+    scale, zero_point = runs.parameters()
+    return QuantizedGroup(codes, scale, zero_point)
+
+
+class PlainRuns:
+    """A dense float32 array as runs of whole blocks that a plain rule folds in one loop each."""
+
+    def __init__(self, values: Floats, layout: Layout, plain: Plain, zero_dtype: Any) -> None:
+        self.values = values
+        self.layout = layout
+        self.plain = plain
+        self.finite = True
+        self.scale = np.empty(layout.table, np.float32)
+        self.zero_point = np.empty(layout.table, zero_dtype)
+        self.blocks = max(1, RUN // layout.segment)
+
+    @staticmethod
+    def of(values: NDArray[Any], layout: Layout, rule: Rule) -> "PlainRuns | None":
+        """Return the runs of an array, or None where rule, dtype or blocks ask for more."""
+        rows = layout.rows_of(values)
+        found = (
+            None if values.dtype != np.float32 or rows is None else plain(rule.for_data(FLOAT32))
+        )
+        follow = layout.rows == 1 or layout.length % layout.segment == 0
+        owned = layout.rows == layout.table[0] and follow and values.size > 0
+        # One block on one core is slower than pieces of it on all of them.
+        large = layout.segment > RUN and layout.table[0] * layout.table[1] < 2 * thread_count()
+        if found is None or rows is None or not owned or large or layout.segment == 1:
+            return None
+        return PlainRuns(rows.reshape(-1), layout, found, _zero_dtype(rule))
+
+    def starts(self, multiple: int = 1) -> range:
+        """Return the first block of every run; a run has a multiple of `multiple` blocks."""
+        self.blocks = -(-self.blocks // multiple) * multiple
+        return range(0, self.scale.size, self.blocks)
+
+    def place(self, first: int) -> slice:
+        """Return the elements of the run that begins with a block."""
+        begin = first * self.layout.segment
+        return slice(begin, min(begin + self.blocks * self.layout.segment, self.values.size))
+
+    def fold(self, first: int, codes: Codes) -> None:
+        """Write the codes of the run that begins with a block."""
+        blocks = slice(first, first + self.blocks)
+        scale = self.scale.reshape(-1)[blocks]
+        offset = np.empty(scale.size, np.float32)
+        numbers = self.values[self.place(first)]
+        if not self.plain.fold(numbers, self.layout.segment, scale, offset, codes):
+            self.finite = False
+        with np.errstate(invalid="ignore"):
+            self.zero_point.reshape(-1)[blocks] = offset
+
+    def parameters(self) -> tuple[Floats, NDArray[Any]]:
+        """Return scale and zero point in the grid's shape."""
+        return self.layout.from_table(self.scale), self.layout.from_table(self.zero_point)
 
 
 def ranges_to_grid(values: NDArray[Any], rule: Rule, block: Sequence[int] | None) -> Grid:
@@ -77,8 +153,9 @@ def ranges_to_grid(values: NDArray[Any], rule: Rule, block: Sequence[int] | None
     fold.measure(layout.pieces(), each)
     whole = slice(0, layout.table[0]), slice(0, layout.table[1])
     fold.raise_if_refused()
-    fold.choose(whole)
-    return fold.grid()
+    found = fold.choose(whole)
+    scale, zero_point = fold.parameters()
+    return Grid(scale, zero_point, layout.from_table(found.step), layout.from_table(found.offset))
 
 
 class Fold:
@@ -94,15 +171,15 @@ class Fold:
         self.read = reader(values, layout)
         work = work_dtype(self.rule.affine, dtype, _largest_offset(self.rule))
         self.job = CodesJob(values, self.rule.affine, layout, dtype, work)
+        # Until a piece is measured that says otherwise; a wider precision may still overflow.
+        self.job.all_finite = working_dtype(data) == work
         self.low, self.high = unset_ends(layout.table, working_dtype(data))
         self.scale = np.empty(layout.table, dtype_of(definite(self.rule.scale.stored, FLOAT32)))
         self.zero_point = np.empty(layout.table, _zero_dtype(self.rule))
-        self.step = np.empty(layout.table, np.float64)
-        self.offset = np.empty(layout.table, np.float64)
 
     def fold_piece(self, piece: Piece) -> None:
         """Fold a piece that owns all its blocks, in the calling thread."""
-        parts = self.layout.parts(piece)
+        parts = self.layout.parts(piece, self.job.piece_size)
         self.fold(parts, one_by_one, piece.grid_rows, piece.grid_columns)
 
     def fold(
@@ -128,16 +205,17 @@ class Fold:
 
     def _measure(self, piece: Piece) -> None:
         numbers = self.read(piece)
-        affine = self.rule.affine
-        lowest, highest = piece_ends(numbers, self.layout, piece)
-        refused = None
-        if affine.nan == NotANumber.RAISE or affine.infinity == Infinity.RAISE:
-            refused = None if all_finite(numbers) else self._refused(numbers)
+        lowest, highest, finite = piece_ends(numbers, self.layout, piece)
         place = (piece.grid_rows, piece.grid_columns)
         with self.job.lock:
             np.minimum(self.low[place], lowest, out=self.low[place])
             np.maximum(self.high[place], highest, out=self.high[place])
-            if refused is not None and refused.any():
+        if finite:
+            return
+        self.job.all_finite = False
+        refused = self._refused(numbers)
+        if refused.any():
+            with self.job.lock:
                 self.job.refused.append(first_place(refused, piece, self.layout))
 
     def _refused(self, numbers: Floats) -> NDArray[np.bool_]:
@@ -148,21 +226,19 @@ class Fold:
             refused |= np.isinf(numbers)
         return refused
 
-    def choose(self, place: tuple[slice, slice]) -> None:
+    def choose(self, place: tuple[slice, slice]) -> Grid:
         """Choose the grid of the blocks at a place of the table."""
         low, high = ends_of(self.low[place], self.high[place])
         found = choose(low, high, self.rule, partial(self._first_is_low, place=place))
         with np.errstate(all="ignore"):
             self.scale[place] = found.scale
             self.zero_point[place] = found.zero_point
-        self.step[place] = found.step
-        self.offset[place] = found.offset
         self.job.place(place, found.step, found.offset)
+        return found
 
-    def grid(self) -> Grid:
-        """Return the grid of the whole array, in its own shape."""
-        back = self.layout.from_table
-        return Grid(back(self.scale), back(self.zero_point), back(self.step), back(self.offset))
+    def parameters(self) -> tuple[Floats, NDArray[Any]]:
+        """Return scale and zero point in the grid's shape."""
+        return self.layout.from_table(self.scale), self.layout.from_table(self.zero_point)
 
     def raise_if_refused(self) -> None:
         """Raise NonFiniteValue for the first number that the rule does not allow."""
@@ -192,6 +268,7 @@ class Fold:
 
 
 def one_by_one(work: Callable[[Piece], None], pieces: Sequence[Piece]) -> None:
+    """Call `work` on every piece in the calling thread."""
     for piece in pieces:
         work(piece)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from foldmark.kernels.blocks import Layout, Piece
 from foldmark.kernels.compiled import compiled
-from foldmark.kernels.floats import Floats, all_finite, dtype_of, format_of, reader, working_dtype
+from foldmark.kernels.floats import Floats, dtype_of, format_of, reader, working_dtype
 from foldmark.kernels.threads import each
 
 __all__ = ["block_ends", "ends_of", "piece_ends", "unset_ends"]
@@ -37,7 +37,7 @@ def block_ends(values: NDArray[Any], block: Sequence[int]) -> tuple[Floats, Floa
     lock = Lock()
 
     def look(piece: Piece) -> None:
-        lowest, highest = piece_ends(read(piece), layout, piece)
+        lowest, highest, _ = piece_ends(read(piece), layout, piece)
         place = (piece.grid_rows, piece.grid_columns)
         with lock:
             np.minimum(low[place], lowest, out=low[place])
@@ -51,8 +51,11 @@ def block_ends(values: NDArray[Any], block: Sequence[int]) -> tuple[Floats, Floa
 
 def piece_ends(
     numbers: Floats, layout: Layout, piece: Piece
-) -> tuple[NDArray[np.signedinteger[Any]], NDArray[np.signedinteger[Any]]]:
-    """Return the ends of the blocks that a piece touches, as ordered integers."""
+) -> tuple[NDArray[np.signedinteger[Any]], NDArray[np.signedinteger[Any]], bool]:
+    """Return the ends of the blocks that a piece touches, as ordered integers.
+
+    The last of the three says whether all numbers are finite.
+    """
     rows = layout.row_of[piece.first : piece.last] - piece.grid_rows.start
     shape = (
         piece.grid_rows.stop - piece.grid_rows.start,
@@ -60,15 +63,18 @@ def piece_ends(
     )
     low, high = unset_ends(shape, numbers.dtype)
     find = _ends_32 if numbers.dtype == np.float32 else _ends_64
-    if all_finite(numbers):
-        find(numbers.view(low.dtype), rows, piece.segment, low, high)
-        return low, high
     unused = low.copy(), high.copy()
+    find(numbers.view(low.dtype), rows, piece.segment, low, high)
+    # The keys of infinities and NaN are the outermost ones.
+    infinite = np.array(np.inf, numbers.dtype).view(low.dtype)
+    if int(high.max()) < infinite and int(low.min()) > ~infinite:
+        return low, high, True
+    low[...], high[...] = unused
     for end, beyond, other in ((low, np.inf, unused[1]), (high, -np.inf, unused[0])):
         seen = np.where(np.isnan(numbers), numbers.dtype.type(beyond), numbers)
         pair = (end, other) if end is low else (other, end)
         find(seen.view(low.dtype), rows, piece.segment, *pair)
-    return low, high
+    return low, high, False
 
 
 def ends_of(

@@ -1,0 +1,260 @@
+"""The plainest rules on float32 in one loop: range, scale, zero point and codes of block by block.
+
+A block is read from memory once; when its codes are computed it is still in the first cache. What
+makes a rule plain is that its arithmetic is a few float32 operations on one block at a time:
+
+    extent      max(|low|, |high|), or high - low with zero in range
+    scale       extent / denominator, replaced where too small
+    zero point  fixed, or round(lowest - low / scale)
+    codes       round(w / scale) + zero point, or round(w * (1 / scale)) + zero point
+
+Every other rule, dtype and block takes the general way of `fold`, with the same result.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foldmark.exact.catalog import FLOAT32
+from foldmark.exact.rounding import Rounding
+from foldmark.exact.rule import (
+    Clip,
+    Extent,
+    Infinity,
+    Rule,
+    ScaleRule,
+    Scaling,
+    TinyAction,
+    TinyTest,
+    ZeroDivisor,
+    ZeroForm,
+    ZeroInRange,
+    ZeroOrder,
+    ZeroPointRule,
+    constant_of,
+)
+from foldmark.kernels.compiled import compiled
+from foldmark.kernels.loops import Codes
+
+__all__ = ["Plain", "plain"]
+
+Singles = NDArray[np.float32]
+_FIRST_NON_FINITE = 0x7F800000
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """The numbers of a plain rule, ready for the loops; see `plain`.
+
+    below, tiny           a scale below the one becomes the other
+    lowest, highest       limits of the zero point, equal where it is fixed
+    low, high             limits of the codes
+    """
+
+    span: bool
+    reciprocal: bool
+    denominator: np.float32
+    below: np.float32
+    tiny: np.float32
+    lowest: np.float32
+    highest: np.float32
+    low: np.float32
+    high: np.float32
+
+    def fold(
+        self, values: Singles, segment: int, scale: Singles, offset: Singles, codes: Codes
+    ) -> bool:
+        """Fold whole blocks that follow one another; say whether all numbers were finite.
+
+        values, codes  (n,)
+        scale, offset  (ceil(n / segment),)  written, like the codes
+
+        Where a number was not finite, what was written means nothing.
+        """
+        loop = _fold_span if self.span else _fold_magnitude
+        cell = np.empty(2, np.int32)
+        largest = loop(
+            values,
+            values.view(np.int32),
+            segment,
+            self.reciprocal,
+            self.denominator,
+            self.below,
+            self.tiny,
+            self.lowest,
+            self.highest,
+            self.low,
+            self.high,
+            cell,
+            cell.view(np.float32),
+            scale,
+            offset,
+            codes,
+        )
+        return bool(largest < _FIRST_NON_FINITE)
+
+
+def plain(rule: Rule) -> Plain | None:
+    """Return the numbers of a definite rule for float32 data, or None where it is not plain."""
+    scale, zero, affine = rule.scale, rule.zero_point, rule.affine
+    if not (_has_plain_scale(scale) and _has_plain_zero(zero, scale)):
+        return None
+    if not (
+        affine.scaling in (Scaling.DIVIDE, Scaling.RECIPROCAL)
+        and affine.order == ZeroOrder.AFTER_ROUNDING
+        and affine.rounding == Rounding.HALF_EVEN
+        and affine.precision == FLOAT32
+        and affine.clip == Clip.SATURATE
+        and affine.zero_divisor == ZeroDivisor.INFINITE
+        and affine.infinity != Infinity.CAST_TO_INT32
+        and affine.codes.bits <= 16
+    ):
+        return None
+    tiny = scale.tiny[0]
+    fixed = zero.form == ZeroForm.FIXED
+    return Plain(
+        span=scale.extent == Extent.SPAN,
+        reciprocal=affine.scaling == Scaling.RECIPROCAL,
+        denominator=np.float32(scale.denominator),
+        below=np.float32(FLOAT32.round(constant_of(tiny.below, FLOAT32), Rounding.CEILING)),
+        tiny=np.float32(constant_of(tiny.value, FLOAT32)),
+        lowest=np.float32(zero.fixed if fixed else zero.lowest),
+        highest=np.float32(zero.fixed if fixed else zero.highest),
+        low=np.float32(affine.codes.minimum),
+        high=np.float32(affine.codes.maximum),
+    )
+
+
+def _has_plain_scale(scale: ScaleRule) -> bool:
+    extent = scale.extent == Extent.MAGNITUDE or (
+        scale.extent == Extent.SPAN and scale.zero_in_range == ZeroInRange.FORCED
+    )
+    # Without a treatment of zero a scale of zero would need one here.
+    treated = (
+        len(scale.tiny) == 1
+        and scale.tiny[0].test == TinyTest.SCALE
+        and scale.tiny[0].action == TinyAction.SCALE
+        and scale.tiny[0].zero_point is None
+        and constant_of(scale.tiny[0].value, FLOAT32) > 0
+    )
+    narrow = scale.precision == scale.stored == FLOAT32
+    return extent and treated and narrow and scale.extent_precision == FLOAT32
+
+
+def _has_plain_zero(zero: ZeroPointRule, scale: ScaleRule) -> bool:
+    if zero.form == ZeroForm.FIXED:
+        return abs(zero.fixed) <= 1 << 16
+    return (
+        zero.form == ZeroForm.ROUND_DIFFERENCE
+        and scale.extent == Extent.SPAN
+        and zero.precision == FLOAT32
+        and zero.rounding == Rounding.HALF_EVEN
+        and zero.clip == Clip.SATURATE
+        and max(abs(zero.lowest), abs(zero.highest)) <= 1 << 16
+    )
+
+
+@compiled
+def _fold_magnitude(
+    values: Singles,
+    bits: NDArray[np.int32],
+    segment: int,
+    reciprocal: bool,
+    denominator: np.float32,
+    below: np.float32,
+    tiny: np.float32,
+    zero: np.float32,
+    _highest: np.float32,
+    low: np.float32,
+    high: np.float32,
+    cell: NDArray[np.int32],
+    number: Singles,
+    scale: Singles,
+    offset: Singles,
+    codes: Codes,
+) -> Any:
+    beyond = np.int32(0)
+    for s in range(scale.size):
+        begin, end = s * segment, min(s * segment + segment, values.size)
+        pattern = bits[begin:end]
+        largest = np.int32(0)
+        for i in range(pattern.size):
+            largest = max(largest, np.int32(pattern[i] & np.int32(0x7FFFFFFF)))
+        beyond = max(beyond, largest)
+        cell[0] = largest
+        step = number[0] / denominator
+        step = step if step >= below else tiny
+        scale[s] = step
+        offset[s] = zero
+        _codes(values[begin:end], step, zero, reciprocal, low, high, codes[begin:end])
+    return beyond
+
+
+@compiled
+def _fold_span(
+    values: Singles,
+    bits: NDArray[np.int32],
+    segment: int,
+    reciprocal: bool,
+    denominator: np.float32,
+    below: np.float32,
+    tiny: np.float32,
+    lowest: np.float32,
+    highest: np.float32,
+    low: np.float32,
+    high: np.float32,
+    cell: NDArray[np.int32],
+    number: Singles,
+    scale: Singles,
+    offset: Singles,
+    codes: Codes,
+) -> Any:
+    beyond = np.int32(0)
+    magnitude = np.int32(0x7FFFFFFF)
+    for s in range(scale.size):
+        begin, end = s * segment, min(s * segment + segment, values.size)
+        pattern = bits[begin:end]
+        # Ordered integers, as in `ranges`; both begin at zero, which is in the range.
+        top, bottom = np.int32(0), np.int32(0)
+        for i in range(pattern.size):
+            folded = np.int32(np.int32(pattern[i] >> np.int32(31)) & magnitude)
+            key = np.int32(pattern[i] ^ folded)
+            top = max(top, key)
+            bottom = min(bottom, key)
+        beyond = max(beyond, top, np.int32(~bottom))
+        cell[0] = top
+        cell[1] = np.int32(bottom ^ np.int32(np.int32(bottom >> np.int32(31)) & magnitude))
+        step = (number[0] - number[1]) / denominator
+        step = step if step >= below else tiny
+        zero = np.rint(lowest - number[1] / step)
+        zero = zero if zero > lowest else lowest
+        zero = zero if zero < highest else highest
+        scale[s] = step
+        offset[s] = zero
+        _codes(values[begin:end], step, zero, reciprocal, low, high, codes[begin:end])
+    return beyond
+
+
+@compiled
+def _codes(
+    values: Singles,
+    step: np.float32,
+    zero: np.float32,
+    reciprocal: bool,
+    low: np.float32,
+    high: np.float32,
+    codes: Codes,
+) -> None:
+    if reciprocal:
+        factor = np.float32(1) / step
+        for i in range(values.size):
+            code = np.rint(values[i] * factor) + zero
+            code = code if code > low else low
+            codes[i] = np.int32(code if code < high else high)
+    else:
+        for i in range(values.size):
+            code = np.rint(values[i] / step) + zero
+            code = code if code > low else low
+            codes[i] = np.int32(code if code < high else high)
