@@ -141,3 +141,12 @@ def test_results_outlive_the_session_and_later_runs() -> None:
     session.run({"x": -X})
     del session
     np.testing.assert_array_equal(first, kept)
+
+
+def test_a_weight_that_nothing_reads_is_no_obstacle() -> None:
+    model = two_layers()
+    model.graph.initializer.append(onnx.numpy_helper.from_array(WEIGHT, "unread"))
+    assert set(lighten(model).weights) == {"W", "unread"}
+    np.testing.assert_array_equal(
+        Session(model).run({"x": X})["y"], Session(two_layers()).run({"x": X})["y"]
+    )

@@ -7,7 +7,9 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-__all__ = ["LightModel", "lighten", "with_outputs"]
+from foldmark.graphs.inlining import names_read
+
+__all__ = ["LightModel", "lighten", "outside", "with_outputs", "without_unread"]
 
 # Below this an initializer stays inside the graph: shapes and axes are read from there.
 _SMALL_BYTES = 1024
@@ -69,6 +71,21 @@ def outside(name: str, array: NDArray[np.generic]) -> onnx.TensorProto:
     for key, value in (("location", "memory"), ("offset", "0"), ("length", str(array.nbytes))):
         tensor.external_data.add(key=key, value=value)
     return tensor
+
+
+def without_unread(model: LightModel) -> LightModel:
+    """Return the model without the weights that nothing in it reads."""
+    read = {name for node in model.model.graph.node for name in names_read(node)}
+    read.update(value.name for value in model.model.graph.output)
+    unread = model.weights.keys() - read
+    if not unread:
+        return model
+    trimmed = onnx.ModelProto()
+    trimmed.CopyFrom(model.model)
+    kept = [tensor for tensor in model.model.graph.initializer if tensor.name not in unread]
+    del trimmed.graph.initializer[:]
+    trimmed.graph.initializer.extend(kept)
+    return LightModel(trimmed, {n: a for n, a in model.weights.items() if n in read})
 
 
 def with_outputs(model: onnx.ModelProto | LightModel, names: Sequence[str]) -> LightModel:

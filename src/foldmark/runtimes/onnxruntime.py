@@ -21,7 +21,7 @@ from foldmark.errors import (
     NotSupported,
     OperatorNotSupported,
 )
-from foldmark.graphs.light import LightModel, lighten, with_outputs
+from foldmark.graphs.light import LightModel, lighten, with_outputs, without_unread
 
 __all__ = ["Input", "Optimization", "Session", "available_threads"]
 
@@ -204,7 +204,8 @@ def _source(
         except Exception as error:
             raise FormatNotRecognised("not an ONNX model", where=str(model)) from error
         return with_outputs(LightModel(graph, {}), taps).model.SerializeToString(), []
-    light = with_outputs(lighten(model), taps)
+    # ONNX Runtime drops unread weights, and then complains that they are not there to be given.
+    light = without_unread(with_outputs(lighten(model), taps))
     arrays = [np.ascontiguousarray(weight) for weight in light.weights.values()]
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays]
     if values:

@@ -3,7 +3,9 @@
 import numpy as np
 import onnx
 import onnx.inliner
+import onnx.version_converter
 
+from foldmark.errors import NotSupported
 from foldmark.graphs.derivative.table import find_rule
 from foldmark.graphs.emitter import Attribute, Emitter
 from foldmark.graphs.inlining import replaced_nodes
@@ -13,6 +15,8 @@ __all__ = ["prepare"]
 
 # Gradients add with ScatterElements and ScatterND; their `reduction` came with this version.
 _OLDEST_OPSET = 16
+# Below this the same operator takes as an attribute what rules and metrics give as an input.
+_OLDEST_READ = 13
 
 
 def prepare(model: onnx.ModelProto | LightModel) -> LightModel:
@@ -21,7 +25,7 @@ def prepare(model: onnx.ModelProto | LightModel) -> LightModel:
     Names of values that exist outside functions and composites are kept.
     """
     light = lighten(model)
-    inlined = onnx.inliner.inline_local_functions(light.model)
+    inlined = _converted(onnx.inliner.inline_local_functions(light.model))
     _raise_opset(inlined)
     _write_out_runtime_composites(inlined)
     inlined = _write_out_functions(inlined)
@@ -32,6 +36,24 @@ def prepare(model: onnx.ModelProto | LightModel) -> LightModel:
 def opset_of(model: onnx.ModelProto) -> int:
     """Return the version of the default operator set."""
     return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+
+
+def _converted(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model at a version in which axes of sums and cuts are inputs.
+
+    Raises NotSupported when ONNX's converter can't, saying why.
+    """
+    version = opset_of(model)
+    if version >= _OLDEST_READ:
+        return model
+    try:
+        return onnx.version_converter.convert_version(model, _OLDEST_OPSET)
+    except (RuntimeError, onnx.version_converter.ConvertError) as error:
+        raise NotSupported(
+            "ONNX's converter can't bring the model to a recent operator set",
+            got=f"version {version}: {' '.join(str(error).split())}",
+            expected=f"version {_OLDEST_READ} or later",
+        ) from error
 
 
 def _raise_opset(model: onnx.ModelProto) -> None:
