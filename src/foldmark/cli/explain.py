@@ -1,16 +1,12 @@
 """`foldmark explain`: where the accuracy of a quantized model went."""
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from foldmark.cli.data_option import DATA_HELP, LABELS_HELP, parse_data, parse_labels
 from foldmark.cli.json_option import JSON_HELP, write_json
+from foldmark.cli.progress import shown_progress
 from foldmark.ledger.metrics import Metric
 from foldmark.report.explain import explain
 
@@ -65,7 +61,7 @@ def command(
     """
     exact, quantized = _two(models, quantized_only)
     given, label_name = parse_labels(labels)
-    with _progress() as advance:
+    with shown_progress("explaining") as advance:
         report = explain(
             exact,
             quantized,
@@ -90,16 +86,3 @@ def _two(models: tuple[Path, ...], quantized_only: bool) -> tuple[Path | None, P
         needs = "QUANTIZED alone" if quantized_only else "two models: FLOAT QUANTIZED"
         raise click.UsageError(f"explain takes {needs}; got {len(models)}")
     return (None, models[0]) if quantized_only else (models[0], models[1])
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """Show a bar on a terminal, nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    columns = (TextColumn("explaining"), BarColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("samples", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

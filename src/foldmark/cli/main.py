@@ -13,6 +13,7 @@ from foldmark.errors import FoldmarkError
 # command -> (module that defines it as `command`, the line that --help shows).
 # A table, so that `foldmark --help` imports no command and starts at once.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("foldmark.cli.demo", "See the main job done on a small model inside the package."),
     "explain": ("foldmark.cli.explain", "Where did the accuracy go? An account that adds up."),
     "inspect": ("foldmark.cli.inspect", "What is in this file? Schemes, scales, codes, bytes."),
     "calibrate": ("foldmark.cli.calibrate", "Learn the ranges of a model's activations from data."),
