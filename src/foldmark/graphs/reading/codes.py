@@ -51,7 +51,11 @@ def _write(space: Workspace, codes: str, read: Parameters, wanted: str) -> str:
     node = space.producers.get(codes)
     if node is not None and node.output[0] == codes and node.op_type in _QUANTIZERS:
         return _from_quantizer(space, node, read, wanted)
-    moved = _moved(space, node, codes, read, wanted) if node is not None else None
+    moved = None
+    if node is not None and node.op_type == "Resize" and not is_movement(node):
+        moved = _interpolated(space, node, read, wanted)
+    elif node is not None:
+        moved = _moved(space, node, codes, read, wanted)
     return moved or _plain(space, codes, read, wanted or space.fresh(f"{codes}_dequantized"))
 
 
@@ -150,6 +154,17 @@ def encode(space: Workspace, x: str, read: Parameters, codes: str) -> None:
     inputs = [x, *(space.value(name) for name in (read.scale, read.zero_point) if name)]
     space.emit("QuantizeLinear", inputs, codes, domain=read.domain, attributes=_axes(read))
     space.producers[codes] = space.nodes[-1]
+
+
+def _interpolated(space: Workspace, node: onnx.NodeProto, read: Parameters, wanted: str) -> str:
+    """Write an interpolation of codes in float, rounded to codes again: a site of its own."""
+    inputs = [space.value(name) for name in node.input]
+    inputs[0] = decode(space, node.input[0], read)
+    value = space.fresh(f"{node.output[0]}_float")
+    _write_moved(space, node, inputs, [value])
+    rounded = space.fresh(f"{node.output[0]}_rounded")
+    encode(space, value, read, rounded)
+    return _from_quantizer(space, space.producers[rounded], read, wanted)
 
 
 def _moved(

@@ -56,7 +56,8 @@ def read_quantized(
         space.value(value.name)
     widen(space)
     simulated = assemble(space, simulated_nodes(space), {})
-    _refuse_left_over(simulated)
+    smooth = skeleton_nodes(space, space.drafts)
+    _refuse_left_over(smooth)
     drafts = _live(simulated, space.drafts)
     weights = _weights(space, drafts)
     known = None if float_model is None else FloatWeights(float_model)
@@ -66,7 +67,7 @@ def read_quantized(
         for name, match in matches.items()
         if isinstance(match, Match)
     }
-    skeleton = assemble(space, skeleton_nodes(space, drafts), originals)
+    skeleton = assemble(space, smooth, originals)
     unmatched = _unmatched(drafts, matches)
     if known is not None:
         check_same_network(known, skeleton, weights, matches)
@@ -156,11 +157,22 @@ def _refuse_inside(node: onnx.NodeProto) -> None:
             _refuse_inside(inner)
 
 
-def _refuse_left_over(simulated: onnx.ModelProto) -> None:
-    for node in simulated.graph.node:
+def _refuse_left_over(nodes: list[onnx.NodeProto]) -> None:
+    """Refuse an operator that computes on codes where all quantization should be gone."""
+    makers = {
+        name: node
+        for node in nodes
+        if node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear")
+        for name in node.output
+    }
+    for node in nodes:
+        where = f"node {node.name or node.output[0]!r}"
         if key_of(node) in ON_CODES:
             raise OperatorNotSupported(
                 f"{node.op_type} in a form that is not read",
-                where=f"node {node.name or node.output[0]!r}",
+                where=where,
                 got=f"inputs {', '.join(node.input)}",
             )
+        codes = next((name for name in node.input if name in makers), None)
+        if codes is not None:
+            raise OperatorNotSupported(f"{node.op_type} on codes", where=where, got=repr(codes))
