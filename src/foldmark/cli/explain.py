@@ -56,7 +56,7 @@ def command(
 
     \b
     foldmark explain model.onnx model.int8.onnx --data batch.npz
-    foldmark explain model.onnx model.int8.onnx --data load.py:samples --labels y.npy
+    foldmark explain model.onnx model.int8.onnx --data load.py:samples --labels y
     foldmark explain --quantized-only model.int8.onnx --data random:16
     """
     exact, quantized = _two(models, quantized_only)

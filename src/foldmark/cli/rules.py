@@ -36,10 +36,10 @@ def command(names: tuple[str, ...], file: Path | None, json_file: str | None) ->
     for the same weights differ in a field of their rules.
 
     \b
-      foldmark rules                                   the catalogue
-      foldmark rules GGML_Q8_0                         one rule, field by field
-      foldmark rules GGML_Q8_0 ONNXRUNTIME_WEIGHT_INT8 where two part, worked by hand
-      foldmark rules --check answers.json              recorded answers, by both engines
+    foldmark rules                         the catalogue
+    foldmark rules GGML_Q8_0               one rule, field by field
+    foldmark rules GGML_Q8_0 QUANTO_INT8   where two part, worked by hand
+    foldmark rules --check answers.json    recorded answers, by both engines
     """
     if file is not None:
         if names:
