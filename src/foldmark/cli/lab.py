@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from foldmark.errors import BadInput, CheckFailed
-from foldmark.lab import files
+from foldmark.lab import files, web
 from foldmark.lab.grade import check_load, grade
 from foldmark.lab.report import Tone, gradescope, lines, to_json
 from foldmark.lab.sandbox import Stop, Stopped
@@ -25,7 +25,8 @@ def command() -> None:
     """Fold by hand: a course in plain Python, and a grader that checks every code.
 
     Sixteen steps, from two rounding rules to the straight-through gradient, in English, Korean
-    or Japanese. `start` writes the course, `check` calls your functions with fresh inputs.
+    or Japanese. `start` writes the course, `check` calls your functions with fresh inputs, and
+    `page` draws the first steps to play with.
     """
 
 
@@ -80,6 +81,16 @@ def check(  # noqa: PLR0917  (click hands over every option by name)
     if gradescope_file:
         _write(gradescope_file, gradescope(result, words))
     return 0 if result.passed else CheckFailed.exit_code
+
+
+@command.command()
+@click.argument("file", metavar="OUT.HTML", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--lang", type=_LANGUAGES, help="Language; without it, that of your locale.")
+def page(file: Path, lang: str | None) -> None:
+    """Write one page to fold eight values on: no network, no other file."""
+    language = Language(lang) if lang else from_locale()
+    files.write_text(file, web.page(language))
+    click.echo(Words(language).say("page", "written", file=str(file)))
 
 
 def _quant_file(file: Path | None) -> Path:

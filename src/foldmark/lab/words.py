@@ -48,6 +48,10 @@ class Words:
             **{name: show(value) for name, value in fields.items()}
         )
 
+    def section(self, name: str) -> dict[str, str]:
+        """Return all the sentences of one section, their fields not yet filled in."""
+        return dict(self._sections[name])
+
     def has(self, section: str, key: str) -> bool:
         """Say whether there is such a sentence."""
         return key in self._sections[section]
