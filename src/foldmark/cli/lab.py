@@ -3,6 +3,9 @@
 import json
 import os
 import secrets
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import click
 
 from foldmark.errors import BadInput, CheckFailed
 from foldmark.lab import files, web
+from foldmark.lab.exercise import Step
 from foldmark.lab.grade import check_load, grade
 from foldmark.lab.report import Tone, gradescope, lines, to_json
 from foldmark.lab.sandbox import Stop, Stopped
@@ -17,6 +21,7 @@ from foldmark.lab.steps import STEPS
 from foldmark.lab.words import Language, Words, from_locale
 
 _LANGUAGES = click.Choice([language.value for language in Language])
+_LONG = 4  # steps that take long enough for a progress bar
 _COLOURS = {Tone.GOOD: "green", Tone.BAD: "red"}
 
 
@@ -72,7 +77,9 @@ def check(  # noqa: PLR0917  (click hands over every option by name)
     source = files.read_source(path)
     _check_usable(path, check_load(source), words)
     steps = [step for step in STEPS if not numbers or step.number in numbers]
-    result = grade(source, steps, secrets.randbelow(1 << 32) if seed is None else seed)
+    chosen = secrets.randbelow(1 << 32) if seed is None else seed
+    with _progress(len(steps)) as advance:
+        result = grade(source, steps, chosen, before_each=advance)
     if json_file != "-":
         for line in lines(result, words):
             click.echo(_coloured(line.text, line.tone), color=_colour())
@@ -91,6 +98,24 @@ def page(file: Path, lang: str | None) -> None:
     language = Language(lang) if lang else from_locale()
     files.write_text(file, web.page(language))
     click.echo(Words(language).say("page", "written", file=str(file)))
+
+
+@contextmanager
+def _progress(count: int) -> Iterator[Callable[[Step], None]]:
+    """Show on a terminal which step is being graded; in a pipe, show nothing."""
+    if not sys.stderr.isatty() or count < _LONG:
+        yield lambda _: None
+        return
+    from rich.console import Console  # noqa: PLC0415  (the course runs without it, too)
+    from rich.progress import Progress  # noqa: PLC0415
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=count)
+
+        def show(step: Step) -> None:
+            bar.update(task, advance=1, description=step.name)
+
+        yield show
 
 
 def _quant_file(file: Path | None) -> Path:

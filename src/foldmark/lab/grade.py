@@ -1,7 +1,7 @@
 """Grade a learner's file step by step: fresh inputs, their answers, then the right ones."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -13,7 +13,8 @@ from foldmark.lab.shrink import measure, smaller
 
 __all__ = ["FunctionResult", "Grade", "Problem", "StepResult", "check_load", "grade"]
 
-SHRINK_SECONDS = 5.0
+SHRINK_SECONDS = 4.0
+SHRINK_SECONDS_IN_ALL = 20.0
 SHRINK_CANDIDATES = 120
 REPEATED_CALLS = 4
 # A step that never got to a function's calls says nothing about it.
@@ -76,6 +77,10 @@ class Grade:
         return all(result.passed for result in self.steps)
 
 
+def _say_nothing(_: Step) -> None:
+    return
+
+
 def check_load(source: str, limits: Limits | None = None) -> Stopped | None:
     """Load the file once without calling anything; return why it can't be used, if it can't."""
     return call(source, (), limits).load
@@ -86,11 +91,21 @@ def grade(
     steps: Iterable[Step],
     seed: int,
     *,
-    shrink: bool = True,
+    patience: float = SHRINK_SECONDS_IN_ALL,
     limits: Limits | None = None,
+    before_each: Callable[[Step], None] = _say_nothing,
 ) -> Grade:
-    """Grade the given steps of a learner's source, each in processes of its own."""
-    return Grade(seed, tuple(grade_step(source, step, seed, shrink, limits) for step in steps))
+    """Grade the given steps of a learner's source, each in processes of its own.
+
+    patience     seconds that may go into making counterexamples smaller, all together
+    before_each  called with each step before it is graded
+    """
+    deadline = time.monotonic() + patience
+    results = []
+    for step in steps:
+        before_each(step)
+        results.append(grade_step(source, step, seed, deadline, limits))
+    return Grade(seed, tuple(results))
 
 
 def draw_calls(step: Step, seed: int) -> list[Call]:
@@ -105,7 +120,7 @@ def draw_calls(step: Step, seed: int) -> list[Call]:
 
 
 def grade_step(
-    source: str, step: Step, seed: int, shrink: bool = True, limits: Limits | None = None
+    source: str, step: Step, seed: int, shrink_until: float, limits: Limits | None = None
 ) -> StepResult:
     """Grade one step: ask for all answers in one process, and only then work out the right ones."""
     started = time.monotonic()
@@ -123,8 +138,9 @@ def grade_step(
             if one.function == function.name
         ]
         result = _judge_all(function, given)
-        if shrink and result.problem and _can_shrink(result.problem):
-            smallest = _shrunk(source, function, result.problem, limits)
+        if result.problem and _can_shrink(result.problem):
+            until = min(shrink_until, time.monotonic() + SHRINK_SECONDS)
+            smallest = _shrunk(source, function, result.problem, until, limits)
             result = replace(result, problem=replace(smallest, mistake=result.problem.mistake))
         results.append(result)
     return StepResult(step, tuple(results), time.monotonic() - started, run.printed)
@@ -174,10 +190,11 @@ def _can_shrink(problem: Problem) -> bool:
     return problem.stopped is None or problem.stopped.stop == Stop.RAISED
 
 
-def _shrunk(source: str, function: Function, problem: Problem, limits: Limits | None) -> Problem:
+def _shrunk(
+    source: str, function: Function, problem: Problem, until: float, limits: Limits | None
+) -> Problem:
     """Try smaller arguments, a processful at a time, while the function still fails on them."""
-    deadline = time.monotonic() + SHRINK_SECONDS
-    while time.monotonic() < deadline:
+    while time.monotonic() < until:
         candidates = smaller(function, problem.arguments)[:SHRINK_CANDIDATES]
         run = call(source, [Call(function.name, case) for case in candidates], limits)
         found = None

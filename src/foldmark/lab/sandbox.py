@@ -217,7 +217,7 @@ def _ending(
         return Stopped(Stop.TOO_MUCH)
     if not in_time or returncode == -getattr(signal, "SIGXCPU", 24):
         return Stopped(Stop.TIME)
-    if returncode < 0 and returncode != -signal.SIGKILL:
+    if returncode < 0 and returncode != -9:  # 9 is how we end it
         return Stopped(Stop.CRASHED, _signal_name(-returncode))
     return None
 
