@@ -147,6 +147,10 @@ _TRANSPARENT = {
     "DequantizeLinear", "QuantizeLinear", "Cast", "Mul", "Sub", "Add", "Transpose", "Reshape",
     "Identity", "Squeeze", "Unsqueeze", "Slice",
 }  # fmt: skip
+# Those of them through which a weight's shape can be followed.
+_KEEPS_SHAPE = {
+    *("DequantizeLinear", "QuantizeLinear", "Cast", "Mul", "Sub", "Transpose", "Identity"),
+}
 _CODE_TYPES = {
     TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.UINT4,
     TensorProto.INT16, TensorProto.UINT16, TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2,
@@ -193,7 +197,9 @@ class _Values:
         if name in self.stored:
             return self.stored[name][1]
         node = self.made_by.get(name)
-        if node is None or node.op_type not in _TRANSPARENT or not node.input:
+        if node is None or node.op_type not in _KEEPS_SHAPE or not node.input:
+            return None
+        if self.origin(name) is _Origin.ACTIVATION:
             return None
         shape = self.shape(node.input[0])
         if shape is not None and node.op_type == "Transpose":

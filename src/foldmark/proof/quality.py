@@ -171,9 +171,16 @@ def _class_scores(outputs: Outputs, samples: int) -> str | None:
     """Return the output that looks like a score per class: float, (samples, more than one)."""
     for name, array in outputs.items():
         is_table = array.ndim == 2 and array.shape[0] == samples and array.shape[1] > 1
-        if is_table and array.dtype.kind == "f":
+        if is_table and array.dtype.kind == "f" and not _are_embeddings(array):
             return name
     return None
+
+
+def _are_embeddings(array: NDArray[np.generic]) -> bool:
+    """Return whether every row has length 1: directions, not scores of classes."""
+    rows = array.astype(np.float64)
+    lengths = np.linalg.norm(rows, axis=1)
+    return bool((np.abs(lengths - 1) < 1e-3).all() and (rows < 0).any())
 
 
 def _share(hits: NDArray[np.bool_]) -> Interval:

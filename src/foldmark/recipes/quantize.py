@@ -15,7 +15,11 @@ from foldmark.errors import InvalidRecipe, NoData, NothingQuantized, NotSupporte
 from foldmark.exact.rule import Rule, ZeroForm
 from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_INT8
 from foldmark.formats.onnx_file import read_model
-from foldmark.recipes.recipe import Form, Mode, Recipe
+from foldmark.methods.hessian import Inputs
+from foldmark.recipes.coders import BlockGptqCoder, ClippingCoder, GptqCoder
+from foldmark.recipes.evidence import observe_inputs
+from foldmark.recipes.moving import chosen_products, correct_biases, scale_for_awq, smooth
+from foldmark.recipes.recipe import Form, MethodName, Mode, Recipe
 from foldmark.recipes.recipe_file import recipe_text
 from foldmark.runtimes.batches import Data, DataLike, open_data
 from foldmark.surgery.account import Account, Quantized
@@ -29,11 +33,12 @@ from foldmark.surgery.static import StaticScheme, quantize_static
 from foldmark.surgery.weight_only import (
     FLOAT_COMPUTE,
     INTEGER_COMPUTE,
+    BlockCoder,
     BlockScheme,
     block_round_to_nearest,
     quantize_weights,
 )
-from foldmark.surgery.weights import WeightScheme, WeightSchemes, round_to_nearest
+from foldmark.surgery.weights import Coder, WeightScheme, WeightSchemes, round_to_nearest
 
 __all__ = ["quantize_model"]
 
@@ -108,15 +113,45 @@ def _static(work: _Work) -> onnx.ModelProto:
     wide = recipe.activations in (ActivationCodes.UINT16, ActivationCodes.INT16)
     why = "16-bit codes" if wide else "scales per channel"
     work.model = raise_opset(work.model, 21 if wide else 13, work.account, why)
+    folding = Editor(work.model)
+    fold_batch_norms(folding, work.account)
+    work.model = folding.finish()
+    coder = _moved_and_coder(work)
     editor = Editor(work.model)
-    fold_batch_norms(editor, work.account)
     plan = plan_pairs(editor, work.account, work.selection)
     if not plan.products:
         return editor.finish()
     ranges = _ranges(work, editor.model, plan.observed())
-    scheme = StaticScheme(recipe.activations, _schemes(recipe), round_to_nearest)
+    scheme = StaticScheme(recipe.activations, _schemes(recipe), coder)
     quantize_static(editor, work.account, plan, ranges, scheme, selection=work.selection)
     return editor.finish()
+
+
+def _moved_and_coder(work: _Work) -> Coder:
+    """Apply the recipe's methods to the float model and return what makes the codes."""
+    methods, account = work.recipe.methods, work.account
+    schemes = _schemes(work.recipe)
+    if MethodName.SMOOTHQUANT in methods:
+        seen = _inputs(work, "smoothquant")
+        work.model = smooth(work.model, seen, work.selection, schemes, account)
+    coder: Coder = round_to_nearest
+    clip = MethodName.MSE_CLIPPING in methods
+    if MethodName.GPTQ in methods:
+        coder = GptqCoder(_inputs(work, "gptq"), account, clip)
+    elif clip:
+        coder = ClippingCoder(account)
+    if MethodName.BIAS_CORRECTION in methods:
+        seen = _inputs(work, "bias-correction")
+        work.model = correct_biases(
+            work.model, seen, work.selection, account, schemes=schemes, coder=coder
+        )
+    return coder
+
+
+def _inputs(work: _Work, method: str) -> dict[str, Inputs]:
+    """Return what the chosen products read, over the data."""
+    products = chosen_products(Editor(work.model), work.selection)
+    return observe_inputs(work.model, products, work.samples(method), work.batch_size)
 
 
 def _ranges(work: _Work, model: onnx.ModelProto, tensors: list[str]) -> dict[str, Range]:
@@ -151,9 +186,9 @@ def _observer(recipe: Recipe) -> Observer:
 
 def _dynamic(work: _Work) -> onnx.ModelProto:
     work.model = raise_opset(work.model, 11, work.account, "DynamicQuantizeLinear")
+    coder = _moved_and_coder(work)
     editor = Editor(work.model)
-    schemes = _schemes(work.recipe)
-    quantize_dynamic(editor, work.account, schemes, work.selection, round_to_nearest)
+    quantize_dynamic(editor, work.account, _schemes(work.recipe), work.selection, coder)
     return editor.finish()
 
 
@@ -169,8 +204,15 @@ def _weight_only(work: _Work) -> onnx.ModelProto:
         recipe.symmetric,
         INTEGER_COMPUTE if recipe.integer_compute else FLOAT_COMPUTE,
     )
+    coder: BlockCoder = block_round_to_nearest
+    methods = recipe.methods
+    if MethodName.AWQ in methods:
+        seen = _inputs(work, "awq")
+        work.model = scale_for_awq(work.model, seen, work.selection, scheme, work.account)
+    if MethodName.GPTQ in methods:
+        coder = BlockGptqCoder(_inputs(work, "gptq"), work.account)
     editor = Editor(work.model)
-    quantize_weights(editor, work.account, scheme, work.selection, block_round_to_nearest)
+    quantize_weights(editor, work.account, scheme, work.selection, coder)
     return editor.finish()
 
 
