@@ -9,7 +9,7 @@ from foldmark.graphs.reading.names import without_suffixes
 from foldmark.graphs.reading.workspace import Workspace, attributes
 from foldmark.graphs.sites import Encoding
 
-__all__ = ["OriginalGraph", "restored", "title"]
+__all__ = ["OriginalGraph", "original_name", "restored", "title"]
 
 _Bounds = tuple[float | None, float | None]
 
@@ -80,21 +80,22 @@ def restored(space: Workspace, x: str, encoding: Encoding) -> str:
     maker = space.made.get(x)
     if maker is not None and maker.op_type in _CLIPPING:
         return x
-    name = _original_name(space, x)
+    name = original_name(space, x)
     if space.original is None or name is None:
-        return _write(space, x, (0.0, None), x) if _starts_at_zero(space, x, encoding) else x
+        return _write(space, x, (0.0, None), None) if _starts_at_zero(space, x, encoding) else x
     node = space.original.clipping(name)
     if node is None or _survives(space, node):
         return x
-    return _write(space, x, space.original.bounds(node), node.output[0])
+    return _write(space, x, space.original.bounds(node), node)
 
 
 def title(space: Workspace, value: str) -> str:
     """Return what to call a value: its name in the float model where that is known."""
-    return space.titles.get(value) or _original_name(space, value) or value
+    return space.titles.get(value) or original_name(space, value) or value
 
 
-def _original_name(space: Workspace, value: str) -> str | None:
+def original_name(space: Workspace, value: str) -> str | None:
+    """Return a value's name in the float model, None when that has no such value."""
     if space.original is None:
         return None
     known = space.original.makers
@@ -117,7 +118,8 @@ def _starts_at_zero(space: Workspace, x: str, encoding: Encoding) -> bool:
     return int(encoding.zero_point) == int(ml_dtypes.iinfo(encoding.zero_point.dtype).min)
 
 
-def _write(space: Workspace, x: str, bounds: _Bounds, shown: str) -> str:
+def _write(space: Workspace, x: str, bounds: _Bounds, node: onnx.NodeProto | None) -> str:
+    """Write a Relu or Clip, under the names that it has in the float model."""
     operator = "Relu" if bounds == (0.0, None) else "Clip"
     inputs = [x]
     for side, bound in zip(("low", "high"), bounds if operator == "Clip" else (), strict=False):
@@ -125,5 +127,6 @@ def _write(space: Workspace, x: str, bounds: _Bounds, shown: str) -> str:
         array = np.asarray(bound, np.float32)
         inputs.append(space.constant(array, f"{x}_{side}") if known else "")
     output = space.fresh(f"{x}_{operator.lower()}")
+    shown = x if node is None else node.output[0]
     space.titles[output] = space.titles.get(shown, shown)
-    return space.emit(operator, inputs, output)
+    return space.emit(operator, inputs, output, name="" if node is None else node.name)

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 from foldmark.errors import OperatorNotSupported
 from foldmark.formats.onnx_tensor import tensor_array
-from foldmark.graphs.reading.absorbed import title
+from foldmark.graphs.reading.absorbed import original_name, title
 from foldmark.graphs.reading.arithmetic import format_name
 from foldmark.graphs.reading.movement import is_movement
 from foldmark.graphs.reading.shapes import element_types
@@ -80,6 +80,8 @@ class _Widening:
             if value.name in self.half:
                 self.names[value.name] = self.space.fresh(f"{value.name}_float32")
         for node in nodes:
+            self._name_after_output(node)
+        for node in nodes:
             self._node(node)
         for value in self.space.model.graph.output:
             if value.name in self.half:
@@ -105,6 +107,13 @@ class _Widening:
             if name not in self.drafted:
                 encoding = Encoding(format_name(codes.dtype))
                 self.space.drafts.append(Draft(name, "", name, encoding, codes, (name,)))
+
+    def _name_after_output(self, node: onnx.NodeProto) -> None:
+        """Call a value that a converter put before an output's Cast as that output."""
+        if node.op_type == "Cast" and node.input[0] in self.half:
+            source, value = node.input[0], node.output[0]
+            if original_name(self.space, source) is None and original_name(self.space, value):
+                self.space.titles[source] = value
 
     def _node(self, node: onnx.NodeProto) -> None:
         if self._reads_or_makes_half(node) and any(True for _ in subgraphs(node)):
@@ -148,7 +157,7 @@ class _Widening:
         for name in made:
             self._round(exact[name], name)
 
-    def _round(self, x: str, value: str) -> None:
+    def _round(self, x: str, value: str, shown: str = "") -> None:
         """Write the rounding of x to half precision; it gives what stands for `value`."""
         kind = self.half[value]
         short = self.space.fresh(f"{value}_half")
@@ -156,7 +165,8 @@ class _Widening:
         self.space.emit("Cast", [short], self.name(value), attributes={"to": _FLOAT})
         if value not in self.drafted:
             encoding = Encoding(format_name(helper.tensor_dtype_to_np_dtype(kind)))
-            self.space.drafts.append(Draft(title(self.space, value), x, value, encoding))
+            name = shown or title(self.space, value)
+            self.space.drafts.append(Draft(name, x, value, encoding))
 
     def _cast(self, node: onnx.NodeProto) -> None:
         source, value = node.input[0], node.output[0]
@@ -169,7 +179,7 @@ class _Widening:
             if source not in self.half and self.types.get(source) != _FLOAT:
                 wide = self.space.fresh(f"{value}_exact")
                 x = self.space.emit("Cast", [x], wide, attributes={"to": _FLOAT})
-            self._round(x, value)
+            self._round(x, value, title(self.space, source))
         elif kind == _FLOAT and source in self.half:
             self._same(source, value)
         else:
