@@ -60,6 +60,8 @@ def step_of(scale: NDArray[Any], extent: NDArray[Any], rule: AffineRule) -> Numb
 
     scale, extent  any shape  numbers of the rule's (definite) precision or wider; only the RATIO
                               scalings look at the extent
+
+    Exact twin: foldmark.exact.affine.step_of.
     """
     precision = definite(rule.precision, FLOAT32)
     match rule.scaling:
@@ -77,7 +79,10 @@ def step_of(scale: NDArray[Any], extent: NDArray[Any], rule: AffineRule) -> Numb
 
 
 def offset_of(scale: NDArray[Any], zero_point: NDArray[Any], rule: AffineRule) -> Numbers:
-    """Return the zero points as codes use them: real ones are moved from `middle` to code 0."""
+    """Return the zero points as codes use them: real ones are moved from `middle` to code 0.
+
+    Exact twin: foldmark.exact.affine.offset_of.
+    """
     if not rule.zero_is_real or rule.middle == 0:
         return np.asarray(zero_point, np.float64)
     precision = definite(rule.precision, FLOAT32)
@@ -93,6 +98,7 @@ def grid_of(scale: NDArray[Any], zero_point: NDArray[Any], rule: AffineRule) -> 
 
     Raises InvalidScheme for the RATIO scalings, which need the extent that the scale came from,
     unless the scale is the extent (codes_per_scale = ratio).
+    Exact twin: foldmark.exact.affine.grid_of.
     """
     ratio = rule.scaling in (Scaling.RATIO, Scaling.RATIO_OF_RECIPROCAL)
     if ratio and rule.codes_per_scale != rule.ratio:
@@ -129,7 +135,7 @@ def quantize(
     layout = Layout.of(values, block)
     scales = _parameter(scale, "scale", layout)
     zeros = _parameter(zero_point, "zero_point", layout)
-    return codes_of(values, grid_of(scales, zeros, rule), rule, layout)
+    return codes_of(values, grid_of(scales, zeros, rule), rule, block)
 
 
 def dequantize(
@@ -173,11 +179,15 @@ def fake_quantize(
     return dequantize(codes, scale, zero_point, rule, format_of(values.dtype), block)
 
 
-def codes_of(values: NDArray[Any], grid: Grid, rule: AffineRule, layout: Layout) -> Codes:
-    """Return the codes of an array on a grid, for a rule of definite precision.
+def codes_of(
+    values: NDArray[Any], grid: Grid, rule: AffineRule, block: Sequence[int] | None = None
+) -> Codes:
+    """Return the codes of an array on a grid. Raises NonFiniteValue naming the first index.
 
-    Raises NonFiniteValue naming the first index that has no code.
+    Exact twin: foldmark.exact.affine.codes_of.
     """
+    rule = rule.for_data(format_of(values.dtype))
+    layout = Layout.of(values, block)
     whole = slice(0, layout.table[0]), slice(0, layout.table[1])
     for dtype in (codes_dtype(rule.codes), np.dtype(np.int64)):
         job = CodesJob(values, rule, layout, dtype, work_dtype(rule, dtype, grid.offset))

@@ -17,6 +17,8 @@ def round_to_int(value: NDArray[Any], rounding: Rounding) -> Floats:
 
     value  any shape  float32 or float64, where a large number is whole already
     ->     same shape and dtype; NaN and infinities stay what they are
+
+    Exact twin: foldmark.exact.rounding.round_to_int.
     """
     out = np.array(value, order="C")
     round_in_place(out.reshape(-1), rounding)

@@ -22,7 +22,14 @@ from foldmark.exact.rounding import Rounding, round_to_int
 from foldmark.exact.single import add, divide, multiply, single, subtract, total
 from foldmark.exact.tools.entry import Entry, Procedure
 
-__all__ = ["ENTRIES", "HalfQuadratic", "quantize_half_quadratic"]
+__all__ = [
+    "ENTRIES",
+    "HQQ_START",
+    "HQQ_STEPS",
+    "ONNXRUNTIME_STEPS",
+    "HalfQuadratic",
+    "quantize_half_quadratic",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +51,7 @@ class HalfQuadratic:
     first_error: float
 
 
-_ONNXRUNTIME = HalfQuadratic(
+ONNXRUNTIME_STEPS: Final = HalfQuadratic(
     tiny_span=0.0,
     zero_rounded=Rounding.HALF_EVEN,
     steps=20,
@@ -52,10 +59,10 @@ _ONNXRUNTIME = HalfQuadratic(
     growth=1.01,
     first_error=1e4,
 )
-_HQQ = HalfQuadratic(
+HQQ_STEPS: Final = HalfQuadratic(
     tiny_span=1e-4, zero_rounded=None, steps=20, offset=0.0, growth=1.0, first_error=inf
 )
-_HQQ_START = HalfQuadratic(
+HQQ_START: Final = HalfQuadratic(
     tiny_span=1e-4, zero_rounded=None, steps=0, offset=0.0, growth=1.0, first_error=inf
 )
 
@@ -114,17 +121,17 @@ def _codes(values: Sequence[float], inverse: float, zero: float) -> list[int]:
 
 def _onnxruntime(values: Sequence[float], data: FloatFormat) -> QuantizedGroup:
     del data  # computed in float32 whatever the dtype of the data
-    return quantize_half_quadratic(values, _ONNXRUNTIME)
+    return quantize_half_quadratic(values, ONNXRUNTIME_STEPS)
 
 
 def _hqq(values: Sequence[float], data: FloatFormat) -> QuantizedGroup:
     del data
-    return quantize_half_quadratic(values, _HQQ)
+    return quantize_half_quadratic(values, HQQ_STEPS)
 
 
 def _hqq_start(values: Sequence[float], data: FloatFormat) -> QuantizedGroup:
     del data
-    return quantize_half_quadratic(values, _HQQ_START)
+    return quantize_half_quadratic(values, HQQ_START)
 
 
 ONNXRUNTIME_HQQ_4: Final = Procedure(
