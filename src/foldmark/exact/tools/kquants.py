@@ -112,6 +112,7 @@ def _search_with_minimum(x: Sequence[float]) -> tuple[float, float, list[int]]:
     """Return scale, minus the minimum, and first codes 0..15 of one sub-block of 32.
 
     Weights sqrt(mean x^2) + |x|; 22 candidates for the scale, for each the least-squares line.
+    Each candidate starts from the minimum of the best line so far.
     """
     mean_square = divide(total(multiply(v, v) for v in x), float(len(x)))
     average = square_root(mean_square)
@@ -119,20 +120,25 @@ def _search_with_minimum(x: Sequence[float]) -> tuple[float, float, list[int]]:
     low, high = min(0.0, *x), max(x)
     if high == low:
         return 0.0, -low, [0] * len(x)
-    span = subtract(high, low)
-    offsets = [subtract(v, low) for v in x]
     sums = _Sums.of_values(weights, x)
-    inverse = divide(15.0, span)
-    codes = [_held(multiply(inverse, v), 0, 15) for v in offsets]
+    inverse, codes = _candidate(x, 15.0, low, high)
     best = _Line(divide(1.0, inverse), low, codes)
     best_error = best.error(weights, x)
     for step in range(21):
-        inverse = divide(add(add(-1.0, multiply(_TENTH, float(step))), 15.0), span)
-        codes = [_held(multiply(inverse, v), 0, 15) for v in offsets]
+        factor = add(add(-1.0, multiply(_TENTH, float(step))), 15.0)
+        _, codes = _candidate(x, factor, best.minimum, high)
         line = sums.fit(weights, x, codes)
         if line is not None and (error := line.error(weights, x)) < best_error:
             best, best_error = line, error
     return best.scale, -best.minimum, best.codes
+
+
+def _candidate(
+    x: Sequence[float], factor: float, low: float, high: float
+) -> tuple[float, list[int]]:
+    """Return an inverse scale, factor / (high - low), and the codes 0..15 that it gives."""
+    inverse = divide(factor, subtract(high, low))
+    return inverse, [_held(multiply(inverse, subtract(v, low)), 0, 15) for v in x]
 
 
 @dataclass(frozen=True, slots=True)

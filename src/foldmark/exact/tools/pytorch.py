@@ -48,7 +48,8 @@ def _operator(
     )
 
 
-# 2.13 adds the zero point inside a fused multiply-add, before rounding; 2.12 and 2.14 after it.
+# 2.13 adds the zero point before rounding: per tensor in a fused multiply-add, per channel in an
+# addition of its own. 2.12 and 2.14 add it after rounding.
 TORCH_2_13_PER_TENSOR_INT8: Final = _operator(
     "TORCH_2_13_PER_TENSOR_INT8", INT8, ZeroOrder.FUSED, NotANumber.HIGHEST, _VERSION
 )
@@ -56,10 +57,10 @@ TORCH_2_13_PER_TENSOR_UINT8: Final = _operator(
     "TORCH_2_13_PER_TENSOR_UINT8", UINT8, ZeroOrder.FUSED, NotANumber.HIGHEST, _VERSION
 )
 TORCH_2_13_PER_CHANNEL_INT8: Final = _operator(
-    "TORCH_2_13_PER_CHANNEL_INT8", INT8, ZeroOrder.FUSED, NotANumber.ZERO, _VERSION
+    "TORCH_2_13_PER_CHANNEL_INT8", INT8, ZeroOrder.BEFORE_ROUNDING, NotANumber.ZERO, _VERSION
 )
 TORCH_2_13_PER_CHANNEL_UINT8: Final = _operator(
-    "TORCH_2_13_PER_CHANNEL_UINT8", UINT8, ZeroOrder.FUSED, NotANumber.ZERO, _VERSION
+    "TORCH_2_13_PER_CHANNEL_UINT8", UINT8, ZeroOrder.BEFORE_ROUNDING, NotANumber.ZERO, _VERSION
 )
 _OTHERS = "torch 2.12.0 and 2.14.1, per tensor and per channel"
 TORCH_QUANTIZE_INT8: Final = _operator(

@@ -55,20 +55,18 @@ def quantize_k_quant(values: Sequence[float], data: FloatFormat) -> QuantizedGro
 
 
 def _best_line(x: Sequence[float], weights: Sequence[float]) -> tuple[float, float]:
-    """Return the scale and minimum with the least weighted squared error."""
+    """Return the scale and minimum with the least weighted squared error.
+
+    Each candidate starts from the minimum of the best line so far, not from the least value.
+    """
     low, high = min(x), max(x)
-    span = subtract(high, low)
-    inverse = divide(15.0, span) if span else 1.0
-    offsets = [subtract(v, low) for v in x]
     sum_w = numpy_sum(weights)
     sum_x = numpy_sum([multiply(w, v) for w, v in zip(weights, x, strict=True)])
-    codes = [float(UINT4.clip(_even(multiply(inverse, v)))) for v in offsets]
+    inverse, codes = _candidate(x, 15.0, low, high)
     best = (divide(1.0, inverse), low)
     best_error = _line_error(best, codes, x, weights)
     for step in range(20):
-        factor = single(-1 + 0.1 * step + 15)
-        inverse = divide(factor, span) if span else 1.0
-        codes = [float(UINT4.clip(_even(multiply(inverse, v)))) for v in offsets]
+        _, codes = _candidate(x, single(-1 + 0.1 * step + 15), best[1], high)
         weighted = [multiply(w, q) for w, q in zip(weights, codes, strict=True)]
         sum_l = numpy_sum(weighted)
         sum_l2 = numpy_sum([multiply(w, q) for w, q in zip(weighted, codes, strict=True)])
@@ -81,6 +79,15 @@ def _best_line(x: Sequence[float], weights: Sequence[float]) -> tuple[float, flo
         if error < best_error:
             best, best_error = line, error
     return best
+
+
+def _candidate(
+    x: Sequence[float], factor: float, low: float, high: float
+) -> tuple[float, list[float]]:
+    """Return an inverse scale, factor / (high - low), and the codes 0..15 that it gives."""
+    span = subtract(high, low)
+    inverse = divide(factor, span) if span else 1.0
+    return inverse, [float(UINT4.clip(_even(multiply(inverse, subtract(v, low))))) for v in x]
 
 
 def _line_error(

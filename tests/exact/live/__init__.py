@@ -1,0 +1,1 @@
+"""The catalogue against the tools themselves, run in the same test."""
