@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from foldmark.formats.onnx_tensor import is_external, tensor_array
 from foldmark.graphs.inlining import names_read
 
 __all__ = ["LightModel", "lighten", "outside", "with_outputs", "without_unread"]
@@ -53,8 +54,11 @@ def lighten(model: onnx.ModelProto | LightModel) -> LightModel:
     light.graph.name = model.graph.name
     for tensor in model.graph.initializer:
         if tensor.data_type in _ARRAY_TYPES and _size(tensor) >= _SMALL_BYTES:
-            weights[tensor.name] = onnx.numpy_helper.to_array(tensor)
+            weights[tensor.name] = tensor_array(tensor)
             light.graph.initializer.append(outside(tensor.name, weights[tensor.name]))
+        elif is_external(tensor):
+            array = tensor_array(tensor)
+            light.graph.initializer.append(onnx.numpy_helper.from_array(array, tensor.name))
         else:
             light.graph.initializer.append(tensor)
     return LightModel(light, weights)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import onnx
 from numpy.typing import NDArray
 
@@ -31,6 +32,11 @@ class Match:
     name: str
     array: Array
     likeness: float
+
+    @property
+    def is_whole(self) -> bool:
+        """True when the array is the tensor of that name in its own layout."""
+        return isinstance(self.array, np.memmap) and bool(self.array.flags.c_contiguous)
 
 
 def match_weights(

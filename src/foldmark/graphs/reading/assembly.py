@@ -2,11 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import onnx
-from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from foldmark.graphs.reading.liveness import live_nodes
 from foldmark.graphs.reading.workspace import Draft, Workspace, used_inside
@@ -38,14 +36,14 @@ def skeleton_nodes(space: Workspace, drafts: Iterable[Draft]) -> list[onnx.NodeP
 def assemble(
     space: Workspace,
     nodes: list[onnx.NodeProto],
-    replaced: Mapping[str, NDArray[Any]],
+    replaced: Mapping[str, onnx.TensorProto],
 ) -> onnx.ModelProto:
     """Return a model of these nodes with the workspace's inputs, outputs and constants.
 
     Args:
         space: the finished workspace.
         nodes: in graph order.
-        replaced: arrays that stand in for constants of the same name.
+        replaced: tensors that stand in for constants, by the constant's name.
     """
     source = space.model
     model = onnx.ModelProto(ir_version=source.ir_version, producer_name="foldmark")
@@ -60,10 +58,9 @@ def assemble(
         needed.update(node.input)
         needed.update(used_inside(node))
     for name in sorted(needed & space.constants.keys()):
-        if name in replaced:
-            graph.initializer.append(numpy_helper.from_array(replaced[name], name))
-        else:
-            graph.initializer.append(space.constants[name])
+        tensor = replaced.get(name, space.constants[name])
+        graph.initializer.append(tensor)
+        graph.initializer[-1].name = name
     return model
 
 

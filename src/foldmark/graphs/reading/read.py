@@ -6,9 +6,10 @@ from typing import Any
 
 import onnx
 from numpy.typing import NDArray
+from onnx import numpy_helper
 
 from foldmark.errors import NothingQuantized, OperatorNotSupported
-from foldmark.formats.onnx_tensor import tensor_array, tensor_dtype
+from foldmark.formats.onnx_tensor import is_external, tensor_array, tensor_dtype
 from foldmark.graphs.matching.float_weights import FloatWeights
 from foldmark.graphs.matching.match import Match, match_weights
 from foldmark.graphs.matching.same_network import changed_constants, check_same_network
@@ -63,7 +64,7 @@ def read_quantized(
     known = None if float_model is None else FloatWeights(float_model)
     matches = match_weights(weights, known, simulated.graph.node)
     originals = {
-        name: match.array.astype(tensor_dtype(space.constants[name]), copy=False)
+        name: _original(match, known, space.constants[name])
         for name, match in matches.items()
         if isinstance(match, Match)
     }
@@ -74,6 +75,21 @@ def read_quantized(
         unmatched += tuple(changed_constants(known, skeleton, {d.after for d in drafts}))
     sites = _sites(skeleton, drafts, matches)
     return QuantizedGraph(quantized, simulated, skeleton, sites, unmatched)
+
+
+def _original(
+    match: Match, known: FloatWeights | None, stored: onnx.TensorProto
+) -> onnx.TensorProto:
+    """Return a float original as a tensor of the type that the skeleton computes in.
+
+    One that lies in a file, and fits as it is, stays there.
+    """
+    tensor = stored if known is None else known.tensors.get(match.name, stored)
+    is_kept = is_external(tensor) and match.is_whole
+    if is_kept and (tensor.dims, tensor.data_type) == (stored.dims, stored.data_type):
+        return tensor
+    array = match.array.astype(tensor_dtype(stored), copy=False)
+    return numpy_helper.from_array(array, stored.name)
 
 
 def _live(simulated: onnx.ModelProto, drafts: list[Draft]) -> list[Draft]:
