@@ -17,6 +17,8 @@ _SMALLEST_ROWS = 0.1
 # Empty octaves between the largest values and the rest that make them a group of their own.
 _GAP = 2
 _OCTAVES = 256
+# Channels are two groups when one reaches this many times as far as the next.
+_APART = 2.0
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,11 @@ class ScaleSetter:
         channel: its index along `axis`, None when the tensor has no such axis.
         axis: the axis of channels.
         scale: the step of its grid; None for float formats.
-        scale_without: the step that the rest would need: without the element's channel, or
-            without the element where each channel has a scale of its own, or without the
-            values as large as it where a gap separates them from all others.
+        channels: how many channels reach about as far as its own, where a gap separates them
+            from the other channels; 1 when it stands alone.
+        scale_without: the step that the rest would need: without those channels, or without
+            the element where each channel has a scale of its own, or without the values as
+            large as it where a gap separates them from all others.
         alike: share of values on the element's side of such a gap; None without a gap.
         rest_below: largest absolute value on the other side.
         codes_of_rest: how many different codes the rest uses: the values on the other side of
@@ -43,6 +47,7 @@ class ScaleSetter:
     value: float
     channel: int | None
     axis: int | None
+    channels: int
     scale: float | None
     scale_without: float | None
     alike: float | None
@@ -195,7 +200,8 @@ class SiteFactsCollector:
         if self.histogram.size:
             lowest, highest = code_limits(self.site.encoding.number_format)
             codes = highest - lowest + 1
-        without = self._step_without(channel)
+        channels = self._channels_alike()
+        without = self._step_without(channel, channels)
         gap = self._gap()
         if gap is not None and self.step is not None:
             beyond = self.step * gap[1] / max(abs(self.extreme), 1e-300)
@@ -208,6 +214,7 @@ class SiteFactsCollector:
             value=self.extreme,
             channel=channel,
             axis=self.axis,
+            channels=channels,
             scale=self.step,
             scale_without=without,
             alike=None if gap is None else gap[0],
@@ -226,13 +233,23 @@ class SiteFactsCollector:
         share = float(self.octaves[below + 1 :].sum() / self.octaves.sum())
         return (share, float(self.peaks[below])) if share < 1 - 1 / 64 else None
 
-    def _step_without(self, channel: int | None) -> float | None:
+    def _channels_alike(self) -> int:
+        """Return how many channels stand above the widest gap between channels, else 1."""
+        sizes = np.sort(self._sizes())[::-1]
+        if sizes.size < 3:
+            return 1
+        steps = sizes[:-1] / np.maximum(sizes[1:], 1e-30)
+        # A few dead channels at the far end are no reason to call the others large.
+        count = int(steps[: max(1, sizes.size * 3 // 4)].argmax()) + 1
+        return count if steps[count - 1] > _APART else 1
+
+    def _step_without(self, channel: int | None, channels: int) -> float | None:
         if self.step is None or channel is None:
             return None
         if self.site.encoding.axis is not None:
             return self.step * self.group_rest / max(abs(self.extreme), 1e-300)
-        others = np.arange(self.lows.size) != channel
-        if not others.any():
+        others = np.argsort(-self._sizes(), kind="stable")[channels:]
+        if not others.size:
             return None
         whole = self._range(self.lows, self.highs)
         return self.step * self._range(self.lows[others], self.highs[others]) / max(whole, 1e-300)

@@ -104,6 +104,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
             "codes": setter.codes,
             "channel": setter.channel,
             "axis": setter.axis,
+            "channels": setter.channels,
             "scale": setter.scale,
             "scale_without": setter.scale_without,
             "alike": setter.alike,

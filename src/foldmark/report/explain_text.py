@@ -36,6 +36,9 @@ def verdict(report: Findings) -> str:
         return f"{moved}: nothing to explain."
     if not metric.is_worse:
         return f"{moved}: no loss; the sites' effects cancel."
+    outside = _outside(report)
+    if outside:
+        return f"{moved}; {outside}."
     first = report.entries[0]
     lead = f"{site_title(first.site)} carries {percent(first.share, 0)} of it"
     few, carried = _few(report.entries)
@@ -46,6 +49,22 @@ def verdict(report: Findings) -> str:
         )
     cause, part = main_cause(first)
     return f"{moved}; {lead} ({cause.value.replace('_', ' ')} {percent(min(part, 9.99), 0)})."
+
+
+def _outside(report: Findings) -> str:
+    """Return what caused most of the change where no site did, else nothing."""
+    closure = report.closure
+    if abs(closure.kernel) > _MOST * abs(closure.total):
+        return (
+            f"{percent(closure.kernel / closure.total, 0)} of it is no site's: the runtime's "
+            "kernels compute something else than the model says"
+        )
+    if abs(closure.graph) > _MOST * abs(closure.total):
+        return (
+            f"{percent(closure.graph / closure.total, 0)} of it is no site's: the network was "
+            "changed besides quantization"
+        )
+    return ""
 
 
 def render(report: Findings) -> str:
@@ -94,7 +113,7 @@ def _account(report: Findings) -> str:
     sites = f"{counted(report.cost.sites, 'site')}, sum of the entries"
     how = f"quadrature, {counted(nodes, 'node')}" if nodes else "interaction, not attributed"
     rows = [
-        f"{'Account':<48}{report.metric.title:>14.14}{'share':>14}",
+        f"{'Account':<38}{report.metric.title:>24}{'share':>14}",
         line(sites, closure.sites),
         line("graph: changed besides quantization", closure.graph),
         line("kernel: real integer kernels - simulated", closure.kernel),

@@ -1,11 +1,13 @@
 """Why a site costs what it costs, in plain English with numbers."""
 
+from typing import assert_never
+
 from foldmark.graphs.sites import SiteKind
 from foldmark.ledger.axes import axis_names
 from foldmark.ledger.causes import Cause
 from foldmark.ledger.entries import Entry
 from foldmark.ledger.facts import ScaleSetter
-from foldmark.report.words import number, percent, site_title
+from foldmark.report.words import number, percent
 
 __all__ = ["main_cause", "reason"]
 
@@ -49,16 +51,16 @@ def _cause_sentence(entry: Entry, cause: Cause, part: float) -> str:
                 f"from {number(facts.seen[0])} to {number(facts.seen[1])}."
             )
         case Cause.ZERO_POINT:
-            return f"Zero point{share}: whole groups of codes are shifted by one or more steps."
+            said = f"Zero point{share}: whole groups of codes are shifted by one or more steps"
         case Cause.SCALE:
-            return f"Scale{share}: whole groups of values come back too large or too small."
+            said = f"Scale{share}: whole groups of values come back too large or too small"
         case Cause.CODES:
-            return f"Codes{share}: many stored codes are not the nearest to the float value."
+            said = f"Codes{share}: many stored codes are not the nearest to the float value"
         case Cause.ROUNDING:
-            return (
-                f"Rounding{share}: the error is {percent(facts.relative_error)} of the tensor's "
-                "norm."
-            )
+            said = f"Rounding{share}"
+        case _:
+            assert_never(cause)
+    return f"{said}: the error is {percent(facts.relative_error)} of the tensor's norm."
 
 
 def _setter_sentence(entry: Entry) -> str:
@@ -66,17 +68,21 @@ def _setter_sentence(entry: Entry) -> str:
     if setter is None or setter.scale is None or setter.scale_without is None:
         return ""
     if setter.scale_without <= 0 or setter.scale / setter.scale_without < _STANDS_OUT:
-        return ""
+        few = setter.codes and setter.codes_of_rest and setter.codes_of_rest * 8 < setter.codes
+        share = f"99 % of the values share {setter.codes_of_rest} of {setter.codes} codes."
+        return share if few else ""
     times = setter.scale / setter.scale_without
-    rest = "the median channel reaches"
+    where, rest = _where(entry, setter), "the median channel reaches"
     shared, typical = "99 % of the values share", entry.facts.typical
     if setter.alike is not None and setter.rest_below is not None:
         rest, typical = "the rest stays within", setter.rest_below
         shared = "all the others share"
         if setter.alike > 0.001:
             rest = f"all but {percent(setter.alike)} of the values stay within"
+    elif setter.channels > 1:
+        where += f", one of {setter.channels} large channels,"
     text = (
-        f"{_where(entry, setter)} holds {number(setter.value)}, where {rest} "
+        f"{where} holds {number(setter.value)}, where {rest} "
         f"{number(typical)}: it sets the step at {number(setter.scale)}, "
         f"{number(times, 3)} times the {number(setter.scale_without)} that the rest would need"
     )
@@ -136,8 +142,3 @@ def _origin_sentence(entry: Entry) -> str:
         f"The error is born here ({percent(origin.born)} of the norm, "
         f"{percent(origin.arrived)} arrives from upstream)."
     )
-
-
-def title_of(entry: Entry) -> str:
-    """Return the heading of an entry's reason."""
-    return site_title(entry.site)

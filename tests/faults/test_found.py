@@ -1,0 +1,27 @@
+"""Every planted fault is the first entry, with the right element, channel and cause."""
+
+from collections.abc import Callable
+
+import pytest
+from tests.faults.planting import FAULTS, Planted
+
+import foldmark
+from foldmark.report.reasons import main_cause
+
+
+@pytest.mark.parametrize("plant", FAULTS, ids=lambda plant: plant.__name__)
+def test_the_fault_comes_first(plant: Callable[[], Planted]) -> None:
+    fault = plant()
+    report = foldmark.explain(fault.float_model, fault.faulty, fault.data, metric="mse")
+    first = report.entries[0]
+    print(report)
+    print(report.entries[0].facts)
+    assert first.site.name == fault.site
+    assert first.amount > 0.15 * report.closure.sites
+    assert abs(report.closure.relative_error) <= 1e-3
+    for axis, index in fault.element.items():
+        assert first.facts.setter.index[axis] == index
+    if fault.cause:
+        assert main_cause(first)[0].value == fault.cause
+    if fault.group is not None:
+        assert first.groups[0].index == fault.group[1]
