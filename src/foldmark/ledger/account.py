@@ -12,6 +12,7 @@ from foldmark.ledger.bootstrap import resample
 from foldmark.ledger.choice import MetricChoice
 from foldmark.ledger.entries import Closure, Entry, MetricChange
 from foldmark.ledger.facts import SiteFactsCollector
+from foldmark.ledger.flips import FlipFinder, LabelReport
 from foldmark.ledger.models import Models, is_constant
 from foldmark.ledger.replay import Integral, Recording, Replay
 from foldmark.ledger.softmax import SoftmaxGain, SoftmaxGains
@@ -54,6 +55,7 @@ class Account:
         seconds: wall time.
         forward_seconds: of that, one pass of the float model.
         replay_error: largest |replay at t=1 - simulated| over the largest |simulated - float|.
+        labels: right answers and flips; None without labels.
     """
 
     change: MetricChange
@@ -66,6 +68,7 @@ class Account:
     seconds: float
     forward_seconds: float
     replay_error: float
+    labels: LabelReport | None
 
 
 @dataclass
@@ -110,6 +113,7 @@ class AccountTaker:
         self._nodes = _FIRST_NODES
         self._most_nodes = 0
         self._replay_error = 0.0
+        self._flips = FlipFinder(models, choice.outputs[0])
 
     def take(self, data: Data, batch_size: int) -> Account:
         """Run over the data once and return the account."""
@@ -128,6 +132,7 @@ class AccountTaker:
         real = self._models.run_real(batch.feeds)
         target = self._ruler.target(batch, exact, real)
         self._add_ends(batch, target, recording, exact, real)
+        self._flips.add(batch, exact, real)
         if number == 0:
             self._check_replay(replay, recording)
         integral = self._integrate(replay, recording, target)
@@ -244,6 +249,7 @@ class AccountTaker:
             seconds,
             sums.forward,
             self._replay_error,
+            self._flips.report(),
         )
 
     def _entries(self, total: float) -> tuple[tuple[Entry, ...], float | None]:

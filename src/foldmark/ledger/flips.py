@@ -1,8 +1,24 @@
 """With labels: accuracy before and after, and which sites took the margin of flipped samples."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 
-__all__ = ["Flip", "LabelReport", "MarginLoss"]
+import numpy as np
+from numpy.typing import NDArray
+
+from foldmark.graphs.emitter import Emitter
+from foldmark.ledger.layout import Layout
+from foldmark.ledger.metrics import Metric, Target, emit_metric, metric_target
+from foldmark.ledger.models import Models
+from foldmark.runtimes.batches import Batch
+
+__all__ = ["Flip", "FlipFinder", "LabelReport", "MarginLoss"]
+
+# So many flips, the first ones, get a margin account of their own.
+EXPLAINED = 16
+_NODES = 8
+_LOSSES_KEPT = 5
 
 
 @dataclass(frozen=True)
@@ -66,3 +82,105 @@ class LabelReport:
     def accuracy_quantized(self) -> float:
         """correct_quantized / samples."""
         return self.correct_quantized / max(self.samples, 1)
+
+
+@dataclass
+class FlipFinder:
+    """Counts right answers and accounts for the margins of flipped samples.
+
+    Attributes:
+        models: the two models.
+        output: the output that holds the scores.
+    """
+
+    models: Models
+    output: str
+    _samples: int = 0
+    _exact: int = 0
+    _quantized: int = 0
+    _flips: list[Flip] = field(default_factory=list)
+    _feeds: dict[int, dict[str, NDArray[np.generic]]] = field(default_factory=dict)
+    _pieces: dict[Layout, Callable[[Emitter], str]] = field(default_factory=dict)
+
+    def add(
+        self,
+        batch: Batch,
+        exact: Mapping[str, NDArray[np.generic]],
+        quantized: Mapping[str, NDArray[np.generic]],
+    ) -> None:
+        """Add one batch; does nothing where it has no labels or the output no classes."""
+        if batch.labels is None:
+            return
+        layout = Layout.of(self.output, exact[self.output].shape, batch.samples)
+        samples, rows, classes = layout.rows
+        if classes < 2 or batch.labels.size not in (samples, samples * rows):
+            return
+        labels = np.broadcast_to(batch.labels.reshape(samples, -1), (samples, rows))
+        before, after = layout.apply(exact[self.output]), layout.apply(quantized[self.output])
+        own, new = before.argmax(2), after.argmax(2)
+        known = labels >= 0
+        self._samples += int(known.sum())
+        self._exact += int((known & (own == labels)).sum())
+        self._quantized += int((known & (new == labels)).sum())
+        for sample, row in np.argwhere(known & (own != new)):
+            first, second = own[sample, row], new[sample, row]
+            flip = Flip(
+                batch.first + int(sample),
+                int(labels[sample, row]),
+                int(first),
+                int(second),
+                float(before[sample, row, first] - before[sample, row, second]),
+                float(after[sample, row, first] - after[sample, row, second]),
+                (),
+            )
+            if rows == 1 and len(self._flips) < EXPLAINED:
+                self._feeds[len(self._flips)] = _alone(batch, int(sample))
+            self._flips.append(flip)
+
+    def report(self) -> LabelReport | None:
+        """Return what was counted, None when no label was seen."""
+        if not self._samples:
+            return None
+        return LabelReport(self._samples, self._exact, self._quantized, tuple(self._flips))
+
+    def _losses(
+        self, feeds: dict[str, NDArray[np.generic]], own: int, rival: int
+    ) -> tuple[MarginLoss, ...]:
+        """Return the margin account of one sample, run alone."""
+        replay = self.models.replay(feeds)
+        recording = replay.record(feeds)
+        start = recording.start[self.output]
+        layout = Layout.of(self.output, start.shape, 1)
+        rivals = np.zeros(layout.rows)
+        rivals[0, 0, rival] = 1.0
+        target = metric_target(
+            Metric.MARGIN,
+            Layout(layout.rows, (0, 1, 2)),
+            layout.apply(start),
+            is_probability=False,
+            row_weight=None,
+            labels=np.array([own]),
+            quantized=rivals,
+        )
+        target = replace(target, layout=layout)
+        integral = replay.integrate(
+            recording, self._piece(target), target.feeds(self.output), nodes=_NODES
+        )
+        taken = sorted(integral.entries.items(), key=lambda item: item[1])[:_LOSSES_KEPT]
+        return tuple(MarginLoss(site, amount) for site, amount in taken if amount < 0)
+
+    def _piece(self, target: Target) -> Callable[[Emitter], str]:
+        # One object for all flips: the derivative is built once.
+        if target.layout not in self._pieces:
+            self._pieces[target.layout] = partial(emit_metric, targets={self.output: target})
+        return self._pieces[target.layout]
+
+
+def _alone(batch: Batch, sample: int) -> dict[str, NDArray[np.generic]]:
+    """Return the feeds of one sample of a batch."""
+    if batch.samples == 1:
+        return batch.feeds
+    return {
+        name: array[sample : sample + 1] if array.ndim else array
+        for name, array in batch.feeds.items()
+    }

@@ -103,7 +103,7 @@ def _explanation(models: Models, account: Account, data: Data) -> Explanation:
         kinds=_subtotals(account, lambda entry: entry.site.kind.value),
         operators=_subtotals(account, lambda entry: entry.site.operator),
         softmaxes=account.softmaxes,
-        labels=None,
+        labels=account.labels,
         unmatched=models.unmatched,
         data=data.description,
         is_random=data.is_random,
