@@ -14,8 +14,6 @@ def test_the_fault_comes_first(plant: Callable[[], Planted]) -> None:
     fault = plant()
     report = foldmark.explain(fault.float_model, fault.faulty, fault.data, metric="mse")
     first = report.entries[0]
-    print(report)
-    print(report.entries[0].facts)
     assert first.site.name == fault.site
     assert first.amount > 0.15 * report.closure.sites
     assert abs(report.closure.relative_error) <= 1e-3
@@ -23,5 +21,7 @@ def test_the_fault_comes_first(plant: Callable[[], Planted]) -> None:
         assert first.facts.setter.index[axis] == index
     if fault.cause:
         assert main_cause(first)[0].value == fault.cause
+    alone = [fix for fix in report.fixes if fault.site in fix.sites]
+    assert max(fix.measured or 0 for fix in alone) > 0.15 * report.closure.sites
     if fault.group is not None:
         assert first.groups[0].index == fault.group[1]

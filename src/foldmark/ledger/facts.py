@@ -68,6 +68,8 @@ class SiteFacts:
         seen: smallest and largest value.
         covered: smallest and largest value that the codes can hold (per channel: the widest).
         typical: median over channels of the largest absolute value.
+        channel_lows: smallest value of each channel (of the whole where there are none).
+        channel_highs: largest value of each channel.
     """
 
     setter: ScaleSetter | None
@@ -77,6 +79,8 @@ class SiteFacts:
     seen: tuple[float, float]
     covered: tuple[float, float]
     typical: float
+    channel_lows: NDArray[np.float64] = field(repr=False, compare=False)
+    channel_highs: NDArray[np.float64] = field(repr=False, compare=False)
 
 
 @dataclass
@@ -179,6 +183,8 @@ class SiteFactsCollector:
             seen=(float(self.lows.min(initial=np.inf)), float(self.highs.max(initial=-np.inf))),
             covered=self.covered,
             typical=float(np.median(self._sizes())) if self.lows.size else 0.0,
+            channel_lows=self.lows,
+            channel_highs=self.highs,
         )
 
     def _sizes(self) -> NDArray[np.float64]:

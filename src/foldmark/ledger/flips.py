@@ -138,9 +138,13 @@ class FlipFinder:
             self._flips.append(flip)
 
     def report(self) -> LabelReport | None:
-        """Return what was counted, None when no label was seen."""
+        """Explain the first flips; return all that was counted, None when no label was seen."""
         if not self._samples:
             return None
+        for place, feeds in self._feeds.items():
+            flip = self._flips[place]
+            losses = self._losses(feeds, flip.exact, flip.quantized)
+            self._flips[place] = replace(flip, losses=losses)
         return LabelReport(self._samples, self._exact, self._quantized, tuple(self._flips))
 
     def _losses(

@@ -8,8 +8,10 @@ from numpy.typing import NDArray
 from foldmark.formats.onnx_file import ModelSource, read_model
 from foldmark.ledger.account import Account, AccountTaker
 from foldmark.ledger.choice import MetricChoice, check_same_outputs, choose_metric
+from foldmark.ledger.cures import find_cures
 from foldmark.ledger.entries import Entry, Subtotal
 from foldmark.ledger.findings import Cost
+from foldmark.ledger.fixes import Fix
 from foldmark.ledger.metrics import Metric
 from foldmark.ledger.models import Models
 from foldmark.report.explanation import Explanation
@@ -71,7 +73,8 @@ def explain(
             on_samples(done, count)
 
     account = AccountTaker(models, choice, advance).take(opened, size)
-    return _explanation(models, account, opened)
+    fixes = find_cures(models, choice, account, opened, size)
+    return _explanation(models, account, opened, fixes)
 
 
 def _choice(
@@ -89,7 +92,9 @@ def _choice(
     return choice
 
 
-def _explanation(models: Models, account: Account, data: Data) -> Explanation:
+def _explanation(
+    models: Models, account: Account, data: Data, fixes: tuple[Fix, ...]
+) -> Explanation:
     entries = account.entries
     return Explanation(
         metric=account.change,
@@ -98,7 +103,7 @@ def _explanation(models: Models, account: Account, data: Data) -> Explanation:
             account.seconds, account.forward_seconds, account.nodes, account.samples, len(entries)
         ),
         entries=entries,
-        fixes=(),
+        fixes=fixes,
         layers=_subtotals(account, lambda entry: entry.site.layer),
         kinds=_subtotals(account, lambda entry: entry.site.kind.value),
         operators=_subtotals(account, lambda entry: entry.site.operator),

@@ -5,7 +5,6 @@ from textwrap import fill
 
 from foldmark.ledger.entries import Entry
 from foldmark.ledger.findings import Findings
-from foldmark.ledger.fixes import Fix
 from foldmark.ledger.flips import LabelReport
 from foldmark.ledger.softmax import SoftmaxGain
 from foldmark.report.reasons import main_cause, reason
@@ -76,7 +75,7 @@ def render(report: Findings) -> str:
         _table(report),
         _subtotals(report),
         _reasons(report),
-        _fixes(report.fixes),
+        _fixes(report),
         _softmaxes(report.softmaxes),
         _labels(report.labels),
         _unmatched(report),
@@ -211,16 +210,24 @@ def _groups(entry: Entry) -> str:
     )
 
 
-def _fixes(fixes: Sequence[Fix]) -> str:
-    if not fixes:
+def _fixes(report: Findings) -> str:
+    if not report.fixes:
         return ""
-    rows = [f"{'Cure':<56}{'predicted':>12}{'measured':>12}"]
-    for fix in fixes:
-        where = fix.sites[0] if len(fix.sites) == 1 else f"{len(fix.sites)} sites together"
-        text = fitted(f"{fix.change}: {where.lstrip('/')}", 55)
+    titles = {entry.site.name: site_title(entry.site) for entry in report.entries}
+    rows = [f"{'Cure':<58}{'predicted':>11}{'measured':>11}"]
+    for fix in report.fixes:
+        where = titles.get(fix.sites[0], fix.sites[0])
+        if len(fix.sites) > 1:
+            where += f" and {len(fix.sites) - 1} more"
+        room = 57 - len(fix.change) - 2
         measured = "" if fix.measured is None else number(fix.measured, 3)
-        rows.append(f"{text:<56}{number(fix.predicted, 3):>12}{measured:>12}")
-    apart = [fix for fix in fixes if fix.parts]
+        rows.append(
+            f"{f'{fix.change}: {fitted(where, max(room, 16))}':<58}"
+            f"{number(fix.predicted, 3):>11}{measured:>11}"
+        )
+    moved = number(report.metric.change)
+    rows.append(fill(f"What each saves of the {moved} by which {report.metric.title} moved.", 80))
+    apart = [fix for fix in report.fixes if fix.parts]
     if apart:
         rows.append(
             fill(

@@ -1,0 +1,233 @@
+"""Cures for the largest sites: priced by the account, the best applied and measured.
+
+With G the path-averaged gradient at a site, delta its error and delta' the error that another
+treatment would leave, change = delta - delta' and
+
+    saving = 2 <G, change> - (M_only(change) - M(0))
+
+where M_only adds the change alone to the float model: right to second order, one forward pass.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+
+from foldmark.graphs.sites import QuantizedGraph, Site
+from foldmark.ledger.account import Account
+from foldmark.ledger.choice import MetricChoice
+from foldmark.ledger.entries import Entry
+from foldmark.ledger.fixes import Fix
+from foldmark.ledger.models import Models, is_constant
+from foldmark.ledger.replay import Integral, Recording, Replay, dot
+from foldmark.ledger.targets import BatchTarget, Ruler
+from foldmark.ledger.treated import treated_model
+from foldmark.ledger.treatments import Treatment, candidates, smoothed
+from foldmark.runtimes.batches import Data
+from foldmark.runtimes.onnxruntime import Optimization, Session
+
+__all__ = ["find_cures"]
+
+_SITES = 5
+_LEAST_SHARE = 0.02
+_BATCHES = 4
+_MOST_NODES = 16
+_ALONE = 3
+_LISTED = 10
+# A treatment is as good as the best when it saves this part of what that saves.
+_AS_GOOD = 0.8
+
+
+@dataclass
+class _Candidate:
+    """A treatment of one or two sites, and what was summed for it."""
+
+    treatments: tuple[tuple[Site, Treatment], ...]
+    change: str
+    predicted: float = 0.0
+    measured: float | None = None
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return tuple(site.name for site, _ in self.treatments)
+
+    @property
+    def bits(self) -> int:
+        return max(treatment.bits for _, treatment in self.treatments)
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """A batch of the cures' data, recorded and integrated once."""
+
+    replay: Replay
+    recording: Recording
+    target: BatchTarget
+    integral: Integral
+
+
+@dataclass
+class _Pricing:
+    """Everything that candidates are priced and measured with."""
+
+    samples: Sequence[_Sample]
+    harm: float
+    weight: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Sum the weights once."""
+        self.weight = sum(sample.target.weight for sample in self.samples) or 1.0
+
+    def price(self, candidate: _Candidate) -> None:
+        """Predict what a candidate saves."""
+        total = 0.0
+        for sample in self.samples:
+            recording, changes, linear = sample.recording, {}, 0.0
+            for site, treatment in candidate.treatments:
+                before = recording.before[site.name]
+                left = treatment.apply(before) - before
+                changes[site.name] = recording.delta[site.name] - left
+                if site.name in sample.integral.gradients:
+                    gradient = sample.integral.gradients[site.name]
+                    linear += dot(gradient, np.ascontiguousarray(changes[site.name]))
+            outputs = sample.replay.outputs(recording, 1.0, only=changes, instead=changes)
+            own = sample.target.measure(outputs) - sample.target.measure(recording.start)
+            total += 2 * linear - own
+        candidate.predicted = self.harm * total / self.weight
+
+    def measure(self, candidate: _Candidate) -> None:
+        """Apply a candidate in simulation and measure what it saves."""
+        total, sessions = 0.0, {}
+        for sample in self.samples:
+            graph = sample.replay.graph
+            if id(graph) not in sessions:
+                model = treated_model(graph, candidate.treatments, sample.recording)
+                sessions[id(graph)] = Session(model, optimization=Optimization.OFF)
+            outputs = sessions[id(graph)].run(sample.recording.feeds)
+            total += sample.target.measure(sample.recording.simulated)
+            total -= sample.target.measure(outputs)
+        candidate.measured = self.harm * total / self.weight
+
+
+def find_cures(
+    models: Models, choice: MetricChoice, account: Account, data: Data, batch_size: int
+) -> tuple[Fix, ...]:
+    """Return the cures of the largest sites, largest predicted saving first.
+
+    They are priced and measured on the first batches alone. Savings are in the metric's unit.
+    """
+    harm = account.change.harm
+    worst = [
+        entry
+        for entry in account.entries[:_SITES]
+        if entry.amount * harm > 0 and entry.share >= _LEAST_SHARE
+    ]
+    if not worst:
+        return ()
+    nodes = min(account.nodes, _MOST_NODES)
+    pricing = _Pricing(_samples(models, choice, data, batch_size, nodes), harm)
+    first = pricing.samples[0]
+    by_site = [_candidates(entry, first) for entry in worst]
+    preferred = []
+    for found in by_site:
+        for candidate in found:
+            pricing.price(candidate)
+        preferred.append(_preferred(found))
+    preferred = [each for each in preferred if each.predicted > 0]
+    # The first site in float as well: what any treatment of it can save at most.
+    for candidate in [*preferred[:_ALONE], by_site[0][0]]:
+        if candidate.measured is None:
+            pricing.measure(candidate)
+    listed = [candidate for found in by_site for candidate in found]
+    if len(preferred) > 1:
+        together = _together(preferred)
+        pricing.price(together)
+        pricing.measure(together)
+        listed.append(together)
+    total = account.change.change
+    return tuple(_fix(each, harm, total) for each in _ranked(listed, preferred))
+
+
+def _samples(
+    models: Models, choice: MetricChoice, data: Data, batch_size: int, nodes: int
+) -> list[_Sample]:
+    ruler, samples = Ruler(choice), []
+    for batch in islice(data.batches(batch_size), _BATCHES):
+        replay = models.replay(batch.feeds)
+        recording = replay.record(batch.feeds)
+        exact = models.run_exact(batch.feeds)
+        target = ruler.target(batch, exact, recording.simulated)
+        integral = replay.integrate(recording, target.piece, target.feeds, nodes=nodes)
+        samples.append(_Sample(replay, recording, target, integral))
+    return samples
+
+
+def _candidates(entry: Entry, first: _Sample) -> list[_Candidate]:
+    site, values = entry.site, first.recording.before[entry.site.name]
+    found = [
+        _Candidate(((site, treatment),), treatment.change)
+        for treatment in candidates(site, entry.facts, values)
+    ]
+    partner = None if is_constant(site) else _weight_after(first.replay.graph, site)
+    if partner is None:
+        return found
+    weight, row = partner
+    pair = smoothed(
+        site,
+        entry.facts,
+        weight,
+        first.recording.before[weight.name],
+        axes=(values.ndim - 1, row),
+    )
+    if pair is not None:
+        found.append(_Candidate(((site, pair[0]), (weight, pair[1])), pair[0].change))
+    return found
+
+
+def _weight_after(graph: QuantizedGraph, site: Site) -> tuple[Site, int] | None:
+    """Return the one weight that an activation meets next, and the weight's axis of channels."""
+    readers = [node for node in graph.skeleton.graph.node if site.after in node.input]
+    if len(readers) != 1 or readers[0].op_type not in ("MatMul", "Gemm"):
+        return None
+    node = readers[0]
+    if node.input[0] != site.after:
+        return None
+    weights = {each.tensor: each for each in graph.sites if is_constant(each)}
+    if node.input[1] not in weights:
+        return None
+    transposed = any(a.name == "transB" and a.i for a in node.attribute)
+    return weights[node.input[1]], 1 if transposed else 0
+
+
+def _preferred(found: Sequence[_Candidate]) -> _Candidate:
+    """Return the treatment of fewest bits that saves about as much as the best."""
+    best = max(candidate.predicted for candidate in found)
+    good = [candidate for candidate in found if candidate.predicted >= _AS_GOOD * best]
+    return min(good, key=lambda candidate: (candidate.bits, -candidate.predicted))
+
+
+def _together(preferred: Sequence[_Candidate]) -> _Candidate:
+    treatments: dict[str, tuple[Site, Treatment]] = {}
+    for candidate in preferred:
+        for site, treatment in candidate.treatments:
+            treatments.setdefault(site.name, (site, treatment))
+    return _Candidate(tuple(treatments.values()), "the best of each")
+
+
+def _ranked(listed: Sequence[_Candidate], preferred: Sequence[_Candidate]) -> list[_Candidate]:
+    """Return what is listed: everything that was measured, then the best of the others."""
+    measured = [each for each in listed if each.measured is not None]
+    others = [
+        each
+        for each in listed
+        if each.measured is None and (each.predicted > 0 or each in preferred)
+    ]
+    others.sort(key=lambda each: -each.predicted)
+    chosen = measured + others[: max(0, _LISTED - len(measured))]
+    return sorted(chosen, key=lambda each: -each.predicted)
+
+
+def _fix(candidate: _Candidate, harm: float, total: float) -> Fix:
+    share = candidate.predicted * harm / total if total else 0.0
+    return Fix(candidate.sites, candidate.change, candidate.predicted, candidate.measured, share)
