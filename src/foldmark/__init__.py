@@ -31,6 +31,7 @@ _HOMES: dict[str, str] = {
     "symmetric": "foldmark.tensors.scheme",
     "tile": "foldmark.tensors.block",
     "quantize_model": "foldmark.recipes.quantize",
+    "tune": "foldmark.tuning.tune",
     "verify": "foldmark.proof.verify",
 }
 

@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "inspect": ("foldmark.cli.inspect", "What is in this file? Schemes, scales, codes, bytes."),
     "calibrate": ("foldmark.cli.calibrate", "Learn the ranges of a model's activations from data."),
     "quantize": ("foldmark.cli.quantize", "Quantize a float model and say what was left, and why."),
+    "tune": ("foldmark.cli.tune", "Quantize as far as a score allows, step by step."),
     "verify": ("foldmark.cli.verify", "Is it smaller, faster and as good? Measured together."),
     "rules": ("foldmark.cli.rules", "The rules of the field's tools: list, compare, check."),
     "lab": ("foldmark.cli.lab", "Fold by hand: a course in plain Python, checked code by code."),

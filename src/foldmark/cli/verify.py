@@ -1,23 +1,22 @@
 """`foldmark verify`: size, speed and quality of a quantized model, measured together."""
 
 import importlib.util
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
 from foldmark.cli.data_option import DATA_HELP, LABELS_HELP, parse_data, parse_labels
+from foldmark.cli.json_option import JSON_HELP, write_json
 from foldmark.cli.verify_text import markdown, text
 from foldmark.errors import BadInput, FileUnreadable
 from foldmark.proof.document import proof_document
 from foldmark.proof.verify import Demands, check, verify
 
-__all__ = ["command"]
+__all__ = ["command", "score_from"]
 
 
-def _score(spelled: str | None) -> tuple[Callable[..., float] | None, str]:
+def score_from(spelled: str | None) -> tuple[Callable[..., float] | None, str]:
     """Return the function that file.py:function names, and its name."""
     if spelled is None:
         return None, "score"
@@ -81,7 +80,7 @@ def _sizes(_context: click.Context, _parameter: click.Parameter, spelled: str) -
     "--require-integer", is_flag=True, help="Fail unless all weights' products are integer."
 )
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print tables for a pull request.")
-@click.option("--json", "json_file", metavar="FILE", help='Write everything as JSON ("-": stdout).')
+@click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
 def command(
     *,
     quantized: Path,
@@ -104,7 +103,7 @@ def command(
     kernels are those that ONNX Runtime's profiler saw. Exit code 1 when a demand is not met.
     """
     given, label_name = parse_labels(labels)
-    function, score_name = _score(score)
+    function, score_name = score_from(score)
     proof = verify(
         quantized,
         float_model,
@@ -118,15 +117,7 @@ def command(
         score_name=score_name,
     )
     if json_file is not None:
-        _write_json(proof_document(proof), json_file)
+        write_json(proof_document(proof), json_file)
     if json_file != "-":
         click.echo(markdown(proof) if as_markdown else text(proof))
     check(proof, Demands(max_drop, min_speedup, require_integer))
-
-
-def _write_json(document: dict[str, Any], target: str) -> None:
-    content = json.dumps(document, indent=2)
-    if target == "-":
-        click.echo(content)
-    else:
-        Path(target).write_text(content + "\n", encoding="utf-8")

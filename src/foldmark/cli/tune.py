@@ -1,0 +1,164 @@
+"""`foldmark tune`: climb from cheap to careful quantization until a target holds."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from foldmark.cli.data_option import DATA_HELP, LABELS_HELP, parse_data, parse_labels
+from foldmark.cli.json_option import JSON_HELP, write_json
+from foldmark.cli.output_option import check_output
+from foldmark.cli.verify import score_from
+from foldmark.cli.verify_text import table, wrapped
+from foldmark.errors import CheckFailed, FileUnreadable
+from foldmark.formats.onnx_file import read_model
+from foldmark.recipes.recipe_file import recipe_text
+from foldmark.runtimes.batches import open_data
+from foldmark.tuning.trial import Bench, Trial
+from foldmark.tuning.tune import Goal, Tuning, tune
+
+__all__ = ["command"]
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path))
+@click.option("--data", metavar="SOURCE", help=DATA_HELP)
+@click.option("--labels", metavar="SOURCE", help=LABELS_HELP)
+@click.option("--score", metavar="FILE:FUNCTION", help="As in foldmark verify.")
+@click.option(
+    "--calibration",
+    metavar="SOURCE",
+    help="Samples for ranges and methods. Default: the first of --data.",
+)
+@click.option(
+    "--calibration-samples", type=click.IntRange(1), default=64, show_default=True, help="At most."
+)
+@click.option(
+    "--max-drop",
+    type=float,
+    required=True,
+    help="The score may fall by so much (accuracy: 0.01 is one point).",
+)
+@click.option("--min-speedup", type=float, default=0.0, help="At least so many times faster.")
+@click.option("--batch-size", type=click.IntRange(1), default=8, show_default=True)
+@click.option("--threads", type=click.IntRange(1), help="Threads of an operator. Default: all.")
+@click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
+@click.option("--force", is_flag=True, help="Overwrite the output.")
+def command(
+    *,
+    model: Path,
+    output: Path,
+    data: str | None,
+    labels: str | None,
+    score: str | None,
+    calibration: str | None,
+    calibration_samples: int,
+    max_drop: float,
+    min_speedup: float,
+    batch_size: int,
+    threads: int | None,
+    json_file: str | None,
+    force: bool,
+) -> None:
+    """Quantize MODEL as far as the score allows.
+
+    Every trial is kept in OUTPUT.trials, and an interrupted run goes on from there. The recipe
+    that makes the result is written beside it. Exit code 1 when the target can't be met; the
+    nearest result is written all the same.
+    """
+    check_output(output, force)
+    read = read_model(model)
+    given, label_name = parse_labels(labels)
+    function, score_name = score_from(score)
+    samples = open_data(parse_data(data), read, given, label_name)
+    seen = samples if calibration is None else open_data(parse_data(calibration), read)
+    folder = output.with_name(f"{output.name}.trials")
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise FileUnreadable(
+            "can't be made", where=str(folder), got=(error.strerror or "").lower()
+        ) from None
+    bench = Bench(
+        model,
+        samples,
+        replace(seen, limit=min(seen.limit or calibration_samples, calibration_samples)),
+        folder,
+        function,
+        score_name,
+        batch_size,
+        threads=threads,
+    )
+    goal = Goal(max_drop, min_speedup)
+    quiet = json_file == "-"
+    found = tune(bench, goal, output, None if quiet else _say)
+    if json_file is not None:
+        write_json(_document(found), json_file)
+    if not quiet:
+        click.echo(_text(found, goal, output))
+    if not found.reached:
+        raise CheckFailed(
+            f"the target can't be met: {found.best.measure} is {found.best.drop:.4g}",
+            expected=f"at most {max_drop:g} at {min_speedup:g} times the speed",
+            got=f"{found.best.speed.value:.2f} times",
+        )
+
+
+def _say(trial: Trial) -> None:
+    """Tell of a trial as soon as it is measured, on standard error."""
+    told = trial.failure or f"drop {trial.drop:.4g}, {trial.speed.value:.2f} times faster"
+    click.echo(f"{trial.step}: {told}", err=True)
+
+
+def _text(found: Tuning, goal: Goal, output: Path) -> str:
+    best = found.best
+    verdict = "The target holds" if found.reached else "The target does not hold"
+    parts = [
+        f"{verdict} with {best.step!r}: {best.measure} is {best.drop:.4g} (at most "
+        f"{goal.max_drop:g}), {best.speed.value:.2f} times faster, {best.size / 1e6:.2f} MB. "
+        f"Written to {output}, its recipe to {output.with_suffix('.toml')}.",
+        table(("step", "drop", "times faster", "MB"), [_row(trial) for trial in found.trials]),
+    ]
+    failed = [trial for trial in found.trials if trial.failure]
+    parts += [f"{trial.step}: {trial.failure}" for trial in failed]
+    if found.blame:
+        parts.append(f"What holds it back: {', '.join(found.blame)}.")
+    return "\n\n".join(wrapped(part) for part in parts)
+
+
+def _row(trial: Trial) -> tuple[str, ...]:
+    if trial.failure:
+        return (trial.step, "-", "-", "-")
+    speed = trial.speed
+    return (
+        trial.step,
+        f"{trial.drop:.4f}",
+        f"{speed.value:.2f} [{speed.low:.2f}, {speed.high:.2f}]",
+        f"{trial.size / 1e6:.2f}",
+    )
+
+
+def _document(found: Tuning) -> dict[str, object]:
+    return {
+        "schema": "foldmark.tune/1",
+        "reached": found.reached,
+        "best": found.best.step,
+        "recipe": recipe_text(found.best.recipe),
+        "blame": list(found.blame),
+        "trials": [
+            {
+                "step": trial.step,
+                "drop": trial.drop if trial.model else None,
+                "measure": trial.measure,
+                "speed": {
+                    "value": trial.speed.value,
+                    "low": trial.speed.low,
+                    "high": trial.speed.high,
+                },
+                "bytes": trial.size,
+                "failure": trial.failure,
+            }
+            for trial in found.trials
+        ],
+    }

@@ -1,0 +1,1 @@
+"""Climbing from cheap to careful quantization until a target holds."""

@@ -1,0 +1,142 @@
+"""One trial of a recipe, measured and kept on disk."""
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from foldmark.errors import FoldmarkError
+from foldmark.proof.quality import ScoreFunction, measure_quality
+from foldmark.proof.verify import drop_of
+from foldmark.recipes.quantize import quantize_model
+from foldmark.recipes.recipe import Recipe
+from foldmark.recipes.recipe_file import parse_recipe, recipe_text
+from foldmark.recipes.save import save_model
+from foldmark.runtimes.batches import Data
+from foldmark.runtimes.onnxruntime import Session
+from foldmark.runtimes.timing import Interval, compare_speed
+
+__all__ = ["Bench", "Trial"]
+
+SCHEMA = "foldmark.trial/1"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a recipe gave.
+
+    Attributes:
+        step: why it was tried, in a few words.
+        recipe: the recipe.
+        drop: how much worse the model is, by `measure`; infinite when it could not be made.
+        measure: what the drop is of ("the drop in accuracy").
+        speed: times faster than float, with its 95 % interval.
+        size: bytes of the file.
+        model: where the model is; "" when it could not be made.
+        failure: why it could not be made.
+    """
+
+    step: str
+    recipe: Recipe
+    drop: float
+    measure: str
+    speed: Interval
+    size: int
+    model: str
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What every trial is measured with.
+
+    Attributes:
+        float_model: path of the float model.
+        data: samples that are scored, with labels.
+        calibration: samples that ranges and methods may see.
+        folder: where trials are kept.
+        score: the task's own score, None for accuracy, agreement or distance.
+        score_name: its name.
+        batch_size: samples of a timed run.
+        seconds: time of a speed measurement.
+        threads: threads of one operator.
+    """
+
+    float_model: Path
+    data: Data
+    calibration: Data
+    folder: Path
+    score: ScoreFunction | None = None
+    score_name: str = "score"
+    batch_size: int = 8
+    seconds: float = 1.0
+    threads: int | None = None
+
+    def run(self, step: str, recipe: Recipe) -> Trial:
+        """Return the recipe's trial: measured now, or read when an earlier run measured it."""
+        key = self._key(recipe)
+        kept = self.folder / f"{key}.json"
+        if kept.is_file():
+            found = self._read(kept)
+            if found is not None:
+                return found
+        try:
+            trial = self._measure(step, recipe, self.folder / f"{key}.onnx")
+        except FoldmarkError as error:
+            nothing = Interval(0.0, 0.0, 0.0)
+            trial = Trial(step, recipe, float("inf"), "", nothing, 0, "", error.sentence())
+        self._write(kept, trial)
+        return trial
+
+    def _measure(self, step: str, recipe: Recipe, path: Path) -> Trial:
+        made = quantize_model(self.float_model, recipe, self.calibration)
+        save_model(made.model, path)
+        real, other = (Session(each, threads=self.threads) for each in (self.float_model, path))
+        quality = measure_quality(
+            real, other, self.data, score=self.score, score_name=self.score_name
+        )
+        drop, measure = drop_of(quality)
+        feeds = next(iter(self.data.batches(self.batch_size))).feeds
+        speed = compare_speed(
+            lambda: real.run(feeds),
+            lambda: other.run(feeds, real.outputs),
+            samples=self.batch_size,
+            seconds=self.seconds,
+        )
+        size = path.stat().st_size
+        return Trial(step, recipe, drop, measure, speed.ratio, size, str(path))
+
+    def _key(self, recipe: Recipe) -> str:
+        """Return a name that changes with anything that could change the result."""
+        facts = (
+            recipe_text(recipe),
+            self.float_model.stat().st_size,
+            self.float_model.stat().st_mtime_ns,
+            self.data.description,
+            self.data.limit,
+            self.calibration.description,
+            self.calibration.limit,
+            self.score_name,
+            self.batch_size,
+        )
+        return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+    def _write(self, path: Path, trial: Trial) -> None:
+        document = asdict(trial) | {"schema": SCHEMA, "recipe": recipe_text(trial.recipe)}
+        beside = path.with_suffix(f".{os.getpid()}")
+        beside.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        beside.replace(path)
+
+    def _read(self, path: Path) -> Trial | None:
+        """Return a kept trial; None for a damaged one, which is then measured again."""
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if found.pop("schema") != SCHEMA:
+                return None
+            found["recipe"] = parse_recipe(found["recipe"], str(path))
+            found["speed"] = Interval(**found["speed"])
+            trial = Trial(**found)
+        except (ValueError, KeyError, TypeError, FoldmarkError):
+            return None
+        return trial if not trial.model or Path(trial.model).is_file() else None

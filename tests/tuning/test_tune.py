@@ -1,0 +1,154 @@
+"""The ladder: what it tries, where it stops, what it leaves behind."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from tests.models.branches import branches, samples
+from tests.models.digits import held_out, images, residual_network
+from tests.surgery import nets
+
+from foldmark.cli.main import run
+from foldmark.proof.verify import verify
+from foldmark.recipes.quantize import quantize_model
+from foldmark.recipes.recipe_file import parse_recipe
+from foldmark.runtimes.batches import open_data
+from foldmark.runtimes.onnxruntime import Session
+from foldmark.tuning.trial import Bench
+from foldmark.tuning.tune import Goal, tune
+
+
+def hard_network():
+    """Two classifiers in one: a product whose inputs hold one huge channel decides the class."""
+    helper = nets.helper
+    nodes = [
+        helper.make_node("MatMul", ["x", "easy"], ["e"], "easy/product"),
+        helper.make_node("Mul", ["x", "stretch"], ["s"], "stretch"),
+        helper.make_node("MatMul", ["s", "hard"], ["h"], "hard/product"),
+        helper.make_node("Add", ["e", "h"], ["y"], "sum"),
+    ]
+    stretch = np.ones(32, np.float32)
+    stretch[7] = 3000
+    hard = nets.random(32, 10, seed=2)
+    hard[7] = 0
+    stored = {"easy": nets.random(32, 10) * 0.1, "hard": hard, "stretch": stretch}
+    return nets.net(nodes, stored, ("n", 32))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    model = hard_network()
+    onnx.save(model, tmp_path / "m.onnx")
+    feeds = {"x": nets.random(200, 32, seed=4)}
+    labels = Session(model).run(feeds)["y"].argmax(1)
+    np.savez(tmp_path / "d.npz", **feeds, labels=labels)
+    return tmp_path
+
+
+def command(folder, *more, drop="0.02"):
+    return run(
+        [
+            "tune", str(folder / "m.onnx"), "-o", str(folder / "q.onnx"),
+            "--data", str(folder / "d.npz"), "--max-drop", drop, "--threads", "1", *more,
+        ]
+    )  # fmt: skip
+
+
+def test_climbs_until_the_target_holds(folder, capsys):
+    assert command(folder, "--json", str(folder / "t.json")) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("The target holds")
+    assert max(map(len, out.splitlines())) <= 80
+    document = json.loads((folder / "t.json").read_text())
+    assert document["reached"]
+    drops = [trial["drop"] for trial in document["trials"]]
+    assert [trial["step"] for trial in document["trials"]][:2] == ["dynamic", "static"]
+    assert min(drops[:2]) > 0.02
+    best = next(t for t in document["trials"] if t["step"] == document["best"])
+    assert best["drop"] <= 0.02
+    recipe = parse_recipe((folder / "q.toml").read_text(), "q.toml")
+    assert parse_recipe(document["recipe"], "r") == recipe
+    made = quantize_model(folder / "m.onnx", recipe, folder / "d.npz")
+    proof = verify(folder / "q.onnx", folder / "m.onnx", folder / "d.npz", seconds=0.1)
+    assert -proof.quality.score.change.value == pytest.approx(best["drop"])
+    assert made.account.done
+
+
+def test_the_account_names_what_to_leave_in_float(folder):
+    """Without methods that smooth, the operator at fault is found and left in float."""
+    model = onnx.load(folder / "m.onnx")
+    data = open_data(folder / "d.npz", model)
+    trials = folder / "trials"
+    trials.mkdir()
+    bench = Bench(folder / "m.onnx", data, data, trials, seconds=0.05)
+    found = tune(bench, Goal(-1.0), folder / "q.onnx")  # a goal that nothing reaches
+    assert not found.reached
+    repairs = [trial for trial in found.trials if "in float" in trial.step]
+    assert repairs[0].recipe.overrides[-1].keep_float
+    assert found.blame[0] == "hard/product"
+
+
+def test_goes_on_where_it_was_interrupted(folder, monkeypatch, capsys):
+    calls = []
+
+    def counted(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return quantize_model(*arguments, **options)
+
+    monkeypatch.setattr("foldmark.tuning.trial.quantize_model", counted)
+    assert command(folder) == 130
+    assert not (folder / "q.onnx").exists()
+    assert command(folder) == 0
+    first = len(calls)
+    assert command(folder, "--force") == 0
+    assert len(calls) == first  # every trial was read
+    kept = list((folder / "q.onnx.trials").glob("*.json"))
+    assert kept
+    kept[0].write_text("damaged")
+    assert command(folder, "--force") == 0
+    assert len(calls) == first + 1
+    capsys.readouterr()
+
+
+def test_a_target_out_of_reach_says_how_near(folder, capsys):
+    assert command(folder, "--min-speedup", "1000", drop="0.0") == 1
+    captured = capsys.readouterr()
+    assert "the target can't be met" in captured.err
+    assert captured.out.startswith("The target does not hold")
+    assert (folder / "q.onnx").exists()
+
+
+@pytest.mark.parametrize("drop", [0.01])
+def test_a_residual_network_needs_one_rung(tmp_path, drop):
+    model = residual_network()
+    read = onnx.load(model)
+    labelled = held_out(300)
+    data = open_data({"image": labelled["image"]}, read, labelled["labels"])
+    calibration = open_data({"image": images()[0][:64]}, read)
+    bench = Bench(model, data, calibration, tmp_path, seconds=0.05)
+    found = tune(bench, Goal(drop), tmp_path / "q.onnx")
+    assert found.reached
+    assert found.best.recipe.mode.value == "static"
+
+
+def test_branches(tmp_path):
+    model = onnx.load(branches())
+    data = open_data(samples(16), model)
+    found = tune(
+        Bench(branches(), data, data, tmp_path, seconds=0.05), Goal(0.5), tmp_path / "q.onnx"
+    )
+    assert [trial.step for trial in found.trials] == ["dynamic", "static"]
+    assert found.reached
+    assert Path(found.best.model).is_file()
+
+
+def test_nothing_to_quantize(tmp_path, capsys):
+    node = nets.helper.make_node("Relu", ["x"], ["y"], "relu")
+    onnx.save(nets.net([node], {}, ("n", 4)), tmp_path / "m.onnx")
+    np.savez(tmp_path / "d.npz", x=nets.random(8, 4))
+    assert command(tmp_path) == 2
+    assert "no recipe could be followed" in capsys.readouterr().err
