@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from foldmark.formats.onnx_tensor import is_external, tensor_array
 from foldmark.graphs.inlining import names_read
 
-__all__ = ["LightModel", "lighten", "outside", "with_outputs", "without_unread"]
+__all__ = ["LightModel", "lighten", "outside", "sharing", "with_outputs", "without_unread"]
 
 # Below this an initializer stays inside the graph: shapes and axes are read from there.
 _SMALL_BYTES = 1024
@@ -62,6 +62,16 @@ def lighten(model: onnx.ModelProto | LightModel) -> LightModel:
         else:
             light.graph.initializer.append(tensor)
     return LightModel(light, weights)
+
+
+def sharing(model: LightModel, other: LightModel) -> LightModel:
+    """Return the model with the other's array in place of each equal one of the same name."""
+    weights = dict(model.weights)
+    for name, array in other.weights.items():
+        mine = weights.get(name)
+        if mine is not None and mine.dtype == array.dtype and np.array_equal(mine, array):
+            weights[name] = array
+    return LightModel(model.model, weights)
 
 
 def outside(name: str, array: NDArray[np.generic]) -> onnx.TensorProto:

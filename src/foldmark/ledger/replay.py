@@ -21,7 +21,13 @@ from numpy.typing import NDArray
 
 from foldmark.errors import DataMismatch, NonFiniteValue
 from foldmark.graphs.derivative.facts import Fact, element_types, probe, shapes_follow_data
-from foldmark.graphs.derivative.gradient import Derivative, gradient
+from foldmark.graphs.derivative.gradient import (
+    Derivative,
+    adding_up,
+    gradient,
+    so_far,
+    total_of,
+)
 from foldmark.graphs.derivative.prepare import prepare
 from foldmark.graphs.emitter import Emitter
 from foldmark.graphs.injection import (
@@ -31,9 +37,9 @@ from foldmark.graphs.injection import (
     delta_name,
     inject,
 )
-from foldmark.graphs.light import LightModel, lighten, with_outputs
+from foldmark.graphs.light import LightModel, lighten, sharing, with_outputs
 from foldmark.graphs.sites import QuantizedGraph, Site, SiteKind
-from foldmark.runtimes.onnxruntime import Array, Optimization, Session, available_threads
+from foldmark.runtimes.onnxruntime import Array, Optimization, Session, Weights, available_threads
 
 __all__ = ["Integral", "Recording", "Replay"]
 
@@ -105,15 +111,17 @@ class Replay:
         self._stored = tuple(s for s in graph.sites if is_stored(s))
         self._seen = tuple(s for s in graph.sites if not is_stored(s))
         skeleton = prepare(graph.skeleton)
-        simulated = lighten(graph.simulated)
+        simulated = sharing(lighten(graph.simulated), skeleton)
         self._weights, self._weight_errors = _stored_errors(skeleton, simulated, self._stored)
         self._outputs = tuple(value.name for value in graph.skeleton.graph.output)
         self._injected = inject(skeleton, graph.sites)
         self._probe = probe(self._injected.model)
         recording, self._before = _with_errors(simulated, self._seen)
-        self._simulated = Session(recording, optimization=Optimization.OFF, threads=threads)
+        self._simulated = Session(
+            recording, optimization=Optimization.OFF, threads=threads, weights=Weights.SHARED
+        )
         self._forward = Session(self._probe.model, threads=threads)
-        self._skeleton = Session(skeleton, threads=threads)
+        self._skeleton = Session(skeleton, threads=threads, weights=Weights.SHARED)
         self._reprobes = shapes_follow_data(skeleton)
         self._facts: list[tuple[object, Mapping[str, Fact]]] = []
         self._derivatives: list[_Built] = []
@@ -184,29 +192,20 @@ class Replay:
         """
         built = self._derivative(recording, metric, inputs)
         points, shares = np.polynomial.legendre.leggauss(nodes)
-        sums: dict[str, Float32] = {}
+        sums = {name: np.zeros(shape, np.float32) for name, shape in built.sums.items()}
+        given = {so_far(name): array for name, array in sums.items()}
+        results = {total_of(name): array for name, array in sums.items()}
         for point, share in zip((points + 1) / 2, shares / 2, strict=True):
             amounts = np.full(len(self.sites), point, np.float32)
             feeds = self._inputs(recording.feeds, recording.delta, amounts)
-            feeds |= {**inputs, _SHARE: np.array(share, built.dtype)}
-            self._add(sums, built.session.run(feeds, built.outputs))
+            feeds |= {**inputs, **given, _SHARE: np.array(share, built.dtype)}
+            built.session.run_into(feeds, results)
         gradients = {site: sums[name] for site, name in built.gradients.items()}
         met = [site.name for site in self.sites if site.name in gradients]
         products = self._across(lambda name: dot(gradients[name], recording.delta[name]), met)
         entries = dict.fromkeys((site.name for site in self.sites), 0.0)
         entries |= zip(met, products, strict=True)
         return Integral(nodes, gradients, entries)
-
-    def _add(self, sums: dict[str, Float32], results: Mapping[str, Array]) -> None:
-        """Add results to the sums, in place; the first results become the sums."""
-
-        def add(name: str) -> None:
-            if name in sums:
-                np.add(sums[name], results[name], out=sums[name])
-            else:
-                sums[name] = _as_float32(results[name])
-
-        self._across(add, results)
 
     def _across(self, work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
         """Do independent work on large arrays on every processor; numpy lets threads by."""
@@ -264,8 +263,16 @@ class Replay:
         facts = {**known, **self._metric_facts(metric, inputs, recording.start)}
         values = dict.fromkeys(self._injected.values.values())
         derivative = gradient(measured, scalar, list(values), facts, seed=_SHARE)
-        built = self._built(derivative, metric, shapes, facts[scalar].dtype)
-        self._derivatives.append(built)
+        self._derivatives.append(
+            _Built(
+                metric,
+                shapes,
+                Session(adding_up(derivative, facts), threads=self._threads),
+                self._gradients(derivative),
+                {name: facts[value].shape for value, name in derivative.gradients.items()},
+                facts[scalar].dtype,
+            )
+        )
         del self._derivatives[:-_DERIVATIVES_KEPT]
         return self._derivatives[-1]
 
@@ -288,21 +295,13 @@ class Replay:
         feeds = {name: array for name, array in arrays.items() if name in read}
         return probing.facts(feeds, Session(probing.model).run(feeds))
 
-    def _built(
-        self,
-        derivative: Derivative,
-        metric: MetricPiece,
-        shapes: Mapping[str, object],
-        dtype: np.dtype[np.generic],
-    ) -> "_Built":
-        gradients = {
+    def _gradients(self, derivative: Derivative) -> dict[str, str]:
+        """Return the name of every site's gradient."""
+        return {
             site: derivative.gradients[value]
             for site, value in self._injected.values.items()
             if value in derivative.gradients
         }
-        session = Session(derivative.model, threads=self._threads)
-        outputs = tuple(dict.fromkeys(gradients.values()))
-        return _Built(metric, shapes, session, gradients, outputs, dtype)
 
 
 _DERIVATIVES_KEPT = 4
@@ -312,13 +311,22 @@ _SHARE = "share of the integral"
 
 @dataclass(frozen=True)
 class _Built:
-    """A derivative ready to run on batches of given shapes."""
+    """A derivative ready to run on batches of given shapes.
+
+    Attributes:
+        metric: the metric that it differentiates.
+        shapes: what a batch must have in common with the one it was built for.
+        session: adds gradients to what it is given.
+        gradients: site name -> name of its gradient.
+        sums: name of a gradient -> its shape.
+        dtype: of the metric.
+    """
 
     metric: MetricPiece
     shapes: Mapping[str, object]
     session: Session
     gradients: Mapping[str, str]
-    outputs: tuple[str, ...]
+    sums: Mapping[str, tuple[int, ...]]
     dtype: np.dtype[np.generic]
 
 

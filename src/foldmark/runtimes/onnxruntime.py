@@ -23,7 +23,7 @@ from foldmark.errors import (
 )
 from foldmark.graphs.light import LightModel, lighten, with_outputs, without_unread
 
-__all__ = ["Input", "Optimization", "Session", "available_threads"]
+__all__ = ["Input", "Optimization", "Session", "Weights", "available_threads"]
 
 Array = NDArray[np.generic]
 
@@ -37,11 +37,11 @@ class Optimization(Enum):
     ALL = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
 
 
-class Memory(Enum):
-    """What ONNX Runtime does with the memory of inner values between runs."""
+class Weights(Enum):
+    """Where matrix products find their weights."""
 
-    KEEP = "an arena that grows and is kept: fastest"
-    RETURN = "given back as soon as a value is dead: smallest"
+    PACKED = "copied into the layout that a kernel likes: fastest"
+    SHARED = "read where they lie: no second copy in memory"
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Session:
         taps: inner values to return beside the model's outputs.
         optimization: how far the graph may be rewritten.
         threads: threads of one operator; all that the process may use when None.
-        memory: whether freed memory is kept for the next run.
+        weights: whether each session packs a copy of them.
         profile: prefix of a file for ONNX Runtime's own profiler, "" for none.
 
     Raises:
@@ -89,15 +89,20 @@ class Session:
         taps: Sequence[str] = (),
         optimization: Optimization = Optimization.ALL,
         threads: int | None = None,
-        memory: Memory = Memory.KEEP,
+        weights: Weights = Weights.PACKED,
         profile: str = "",
     ) -> None:
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = optimization.value
         options.intra_op_num_threads = threads or available_threads()
         options.inter_op_num_threads = 1
+        # In the order of the nodes: a value that only a tap reads is read at once, and freed.
+        options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+        # A plan of the memory would be laid out beside what the first run took.
+        options.enable_mem_pattern = False
         options.log_severity_level = 4  # faults arrive as exceptions; nothing is printed twice
-        options.enable_cpu_mem_arena = memory is Memory.KEEP
+        if weights is Weights.SHARED:
+            options.add_session_config_entry("session.disable_prepacking", "1")
         # Several sessions live side by side: an idle one must not keep a processor spinning.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         if profile:
@@ -129,6 +134,23 @@ class Session:
         with _said_plainly("the model"):
             results = self._session.run_with_ort_values(wanted, values)
         return {name: value.numpy() for name, value in zip(wanted, results, strict=True)}
+
+    def run_into(self, feeds: Mapping[str, Array], results: Mapping[str, Array]) -> None:
+        """Run once and write the named outputs into the arrays given, of their shape and dtype.
+
+        A result may lie in the memory of a feed when every element of it depends on that feed's
+        element in the same place alone.
+        """
+        self._check(feeds)
+        binding = self._session.io_binding()
+        values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(a) for name, a in feeds.items()}
+        for name, value in values.items():
+            binding.bind_ortvalue_input(name, value)
+        targets = {name: onnxruntime.OrtValue.ortvalue_from_numpy(a) for name, a in results.items()}
+        for name, target in targets.items():
+            binding.bind_ortvalue_output(name, target)
+        with _said_plainly("the model"):
+            self._session.run_with_iobinding(binding)
 
     def end_profile(self) -> Path:
         """Stop ONNX Runtime's profiler and return the file it wrote."""

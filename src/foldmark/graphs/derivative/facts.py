@@ -122,13 +122,15 @@ def probe(model: onnx.ModelProto | LightModel) -> Probe:
     dtypes = element_types(light)
     shapes: dict[str, str] = {}
     parameters: list[str] = []
+    del probing.graph.node[:]
     for node in light.model.graph.node:
+        probing.graph.node.append(node)
+        # Each shape is asked for at once: at the end, every value would have to live until then.
         for name in node.output:
             if name and name in dtypes:
                 shapes[name] = f"shape of {name}"
-                probing.graph.node.append(
-                    onnx.helper.make_node("Shape", [name], [shapes[name]], name=shapes[name])
-                )
+                asked = onnx.helper.make_node("Shape", [name], [shapes[name]], name=shapes[name])
+                probing.graph.node.append(asked)
         for slot in _PARAMETERS.get(node.op_type, ()):
             name = node.input[slot] if slot < len(node.input) else ""
             if name and name not in constants:

@@ -14,7 +14,7 @@ from foldmark.graphs.derivative.tape import Step, Tape
 from foldmark.graphs.inlining import names_read
 from foldmark.graphs.light import LightModel, lighten, outside
 
-__all__ = ["Derivative", "gradient"]
+__all__ = ["Derivative", "adding_up", "gradient", "so_far", "total_of"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,42 @@ def gradient(
         value = onnx.helper.make_tensor_value_info(seed, element, fact.shape)
         derived.model.graph.input.append(value)
     return Derivative(derived, gradients)
+
+
+def adding_up(derivative: Derivative, facts: Facts) -> LightModel:
+    """Return the graph with an output `total_of(g)` = g + `so_far(g)`, an input, per gradient g.
+
+    Each sum is taken where its gradient is made, so that the gradient itself is freed at once.
+    An output may be bound to the memory of the input that it adds to.
+    """
+    values = {output: value for value, output in derivative.gradients.items()}
+    model = onnx.ModelProto()
+    model.CopyFrom(derivative.model.model)
+    del model.graph.node[:]
+    for node in derivative.model.model.graph.node:
+        model.graph.node.append(node)
+        for name in node.output:
+            if name in values:
+                total = onnx.helper.make_node("Add", [name, so_far(name)], [total_of(name)])
+                total.name = total.output[0]
+                model.graph.node.append(total)
+    for output in model.graph.output:
+        output.name = total_of(output.name) if output.name in values else output.name
+    for name, value in values.items():
+        element = onnx.helper.np_dtype_to_tensor_dtype(facts[value].dtype)
+        shape = facts[value].shape
+        model.graph.input.append(onnx.helper.make_tensor_value_info(so_far(name), element, shape))
+    return LightModel(model, derivative.model.weights)
+
+
+def so_far(output: str) -> str:
+    """Return the name of the input that a gradient is added to."""
+    return f"{output} so far"
+
+
+def total_of(output: str) -> str:
+    """Return the name of the output that holds a gradient's sum."""
+    return f"{output} in all"
 
 
 def _wanted(nodes: Sequence[onnx.NodeProto], starts: set[str], tape: Tape) -> set[str]:
