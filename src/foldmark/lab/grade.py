@@ -148,7 +148,11 @@ def grade_step(
 
 def _judge_all(function: Function, given: list[tuple[Arguments, Answer]]) -> FunctionResult:
     """Judge every answer; keep the failing case with the smallest arguments."""
-    fair = [(case, answer) for case, answer in given if function.fair(*case)]
+    fair = [
+        (case, answer)
+        for case, answer in given
+        if isinstance(answer, Stopped) or function.fair(*case)
+    ]
     problems = [found for case, answer in fair if (found := _judge(function, case, answer))]
     if not fair:
         return FunctionResult(function, 0, 0, Problem((), stopped=NOT_REACHED))
@@ -181,7 +185,7 @@ def _gives(mistaken: Any, arguments: Arguments, answer: Answer, tolerance: float
     """Say whether the mistaken function does with these arguments what the learner's did."""
     try:
         value = mistaken(*arguments)
-    except (ArithmeticError, ValueError, IndexError) as error:
+    except Exception as error:  # a mistake may fail in any way; it then names a like failure only
         return isinstance(answer, Stopped) and answer.detail.startswith(type(error).__name__)
     return isinstance(answer, Returned) and difference(value, answer.value, tolerance) is None
 
@@ -199,8 +203,8 @@ def _shrunk(
         run = call(source, [Call(function.name, case) for case in candidates], limits)
         found = None
         for case, answer in zip(candidates, run.answers, strict=False):
-            wrong = _judge(function, case, answer) if function.fair(*case) else None
-            if wrong and _alike(wrong, problem):
+            wrong = _judge(function, case, answer)
+            if wrong and _alike(wrong, problem) and function.fair(*case):
                 found = wrong
                 break
         if found is None:
