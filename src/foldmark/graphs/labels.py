@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import onnx
 
-__all__ = ["Labels", "module_path"]
+__all__ = ["Labels", "common_path", "module_path"]
 
 # What torch.onnx writes into a node's metadata: the module path of each enclosing scope.
 _SCOPES = "pkg.torch.onnx.name_scopes"
@@ -14,7 +14,8 @@ _PARAMETER = re.compile(
     r"[./](weight|bias|kernel|gamma|beta|scale|W|b|w|weight_v|in_proj_weight|in_proj_bias)"
     r"(?=$|[._/-])"
 )
-_GENERATED = re.compile(r"(^|[.:_/])(onnx::)?[A-Za-z]*_?\d+$|^onnx::|^val_|^node_|^const")
+# How many nodes upstream a nameless node looks for a name.
+_FAR = 4
 
 
 def module_path(parameter: str) -> str:
@@ -26,6 +27,17 @@ def module_path(parameter: str) -> str:
     if found is None or "::" in parameter:
         return ""
     return _as_path(parameter[: found.start()])
+
+
+def common_path(paths: Iterable[str]) -> str:
+    """Return the path that several lie under, "" when they share none."""
+    parts = [path.split("/") for path in paths]
+    shared = []
+    for level in zip(*parts, strict=False):
+        if len(set(level)) > 1:
+            break
+        shared.append(level[0])
+    return "/".join(shared)
 
 
 def _as_path(dotted: str) -> str:
@@ -41,9 +53,12 @@ class Labels:
         self._constants = set(constants)
         self._nodes = list(nodes)
         self._consumers: dict[str, list[onnx.NodeProto]] = {}
+        self._makers: dict[str, onnx.NodeProto] = {}
         for node in self._nodes:
             for name in node.input:
                 self._consumers.setdefault(name, []).append(node)
+            for name in node.output:
+                self._makers[name] = node
 
     def of(self, node: onnx.NodeProto, parameter: str = "") -> str:
         """Return the module path of a node, from itself or from what it is added to.
@@ -59,6 +74,20 @@ class Labels:
             or self._parameters(node)
             or self._bias_after(node)
         )
+
+    def near(self, value: str) -> str:
+        """Return the module path of what reads a value, or else of what leads to it.
+
+        A value without a name of its own is put to the last layer before it that has one.
+        """
+        readers = (self.of(node) for node in self._consumers.get(value, []))
+        found = next((path for path in readers if path), "")
+        pending = [value]
+        for _ in range(_FAR):
+            makers = [self._makers[name] for name in pending if name in self._makers]
+            found = found or next((path for node in makers if (path := self.of(node))), "")
+            pending = [name for node in makers for name in node.input]
+        return found
 
     @staticmethod
     def _scope(node: onnx.NodeProto) -> str:

@@ -10,6 +10,7 @@ from onnx import numpy_helper
 
 from foldmark.errors import NothingQuantized, OperatorNotSupported
 from foldmark.formats.onnx_tensor import is_external, tensor_array, tensor_dtype
+from foldmark.graphs.labels import Labels, common_path
 from foldmark.graphs.matching.float_weights import FloatWeights
 from foldmark.graphs.matching.match import Match, match_weights
 from foldmark.graphs.matching.same_network import changed_constants, check_same_network
@@ -73,7 +74,7 @@ def read_quantized(
     if known is not None:
         check_same_network(known, skeleton, weights, matches)
         unmatched += tuple(changed_constants(known, skeleton, {d.after for d in drafts}))
-    sites = _sites(skeleton, drafts, matches)
+    sites = _sites(skeleton, drafts, matches, float_model)
     return QuantizedGraph(quantized, simulated, skeleton, sites, unmatched)
 
 
@@ -111,10 +112,17 @@ def _weights(space: Workspace, drafts: list[Draft]) -> list[tuple[Draft, NDArray
 
 
 def _sites(
-    skeleton: onnx.ModelProto, drafts: list[Draft], matches: dict[str, Match | str]
+    skeleton: onnx.ModelProto,
+    drafts: list[Draft],
+    matches: dict[str, Match | str],
+    float_model: onnx.ModelProto | None,
 ) -> tuple[Site, ...]:
-    """Return the sites in graph order, each under a name of its own."""
+    """Return the sites in graph order, each under a name of its own.
+
+    Where the quantized graph's names do not tell a site's layer, the float graph's may.
+    """
     roles = Roles(skeleton.graph)
+    labels = [_labels(model) for model in (float_model, skeleton) if model is not None]
     placed = []
     for draft in drafts:
         match = matches.get(draft.after)
@@ -126,7 +134,7 @@ def _sites(
             name,
             role.kind,
             draft.operator or role.operator,
-            role.layer,
+            role.layer or _layer(name, draft.after, labels),
             draft.after,
             draft.after if draft.is_weight else draft.before,
             draft.after,
@@ -136,6 +144,16 @@ def _sites(
         placed.append((role.place, site))
     placed.sort(key=lambda pair: pair[0])
     return _named_apart([site for _, site in placed])
+
+
+def _labels(model: onnx.ModelProto) -> Labels:
+    return Labels(model.graph.node, [tensor.name for tensor in model.graph.initializer])
+
+
+def _layer(name: str, value: str, labels: list[Labels]) -> str:
+    """Return the module of a site by the names of its float original, or by what is near it."""
+    of_parts = [labels[0].near(part) for part in name.split(" + ")]
+    return common_path(of_parts) or labels[-1].near(value)
 
 
 def _named_apart(sites: list[Site]) -> tuple[Site, ...]:
