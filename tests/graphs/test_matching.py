@@ -112,9 +112,44 @@ def test_a_batch_norm_multiplied_into_the_weight(name: str, seed: int) -> None:
     graph = prove(net.model(), original, IMAGE)
     assert [site.kind.value for site in graph.sites] == ["activation", "weight", "bias"]
     assert not graph.unmatched
+    assert [site.name for site in graph.sites] == ["x", "conv.weight", "s"]
     np.testing.assert_allclose(
         constants(graph.skeleton)[f"{name}_dq"], folded, rtol=1e-5, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("form", ["Mul", "Div", "gain"])
+def test_channels_smoothed_before_a_weight(form: str) -> None:
+    w, gain = draw(6, 8), np.abs(draw(6, seed=3)) + np.float32(0.5)
+    factor = (np.abs(draw(6, seed=5)) + np.float32(0.2)).astype(np.float32)
+    net, plain = pair_of_networks()
+    plain.node("Mul", ["x", plain.constant("gain", gain)], "n")
+    plain.node("MatMul", ["n", plain.constant("w", w)], "y")
+    if form == "gain":
+        net.node("Mul", ["x", net.constant("gain", gain / factor)], "n")
+    else:
+        net.node("Mul", ["x", net.constant("gain", gain)], "m")
+        moved = factor if form == "Div" else 1 / factor
+        net.node(form, ["m", net.constant("smooth", moved)], "n")
+    net.node("MatMul", ["n", int8(net, "w", w * factor[:, None])], "y")
+    graph = prove(net.model(), plain.model(), X)
+    assert [site.name for site in graph.sites] == ["w"]
+    smoothed = constants(graph.skeleton)["w_dq"]
+    np.testing.assert_allclose(smoothed, w * factor[:, None], rtol=1e-5)
+
+
+def test_a_bad_scale_is_no_smoothing() -> None:
+    w = draw(6, 6)
+    columns = (np.abs(w).max(0) / 127).astype(np.float32)
+    codes = np.clip(np.rint(w / columns), -127, 127).astype(np.int8)
+    net, plain = pair_of_networks()
+    for each in (net, plain):
+        each.constant("gain", np.abs(draw(6, seed=3)))
+        each.node("Mul", ["x", "gain"], "n")
+    net.node("MatMul", ["n", net.stored("w", codes, columns, axis=0)], "y")
+    plain.node("MatMul", ["n", plain.constant("w", w)], "y")
+    graph = prove(net.model(), plain.model(), X)
+    np.testing.assert_array_equal(constants(graph.skeleton)["w_dq"], w)
 
 
 def test_what_has_no_original_is_said() -> None:

@@ -1,7 +1,8 @@
 """Finding the float tensor that a quantized weight was made from."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from foldmark.graphs.matching.float_weights import FloatWeights
 from foldmark.graphs.matching.likeness import ALIKE, correlation, distance, fitted, layouts
 from foldmark.graphs.matching.pieces import cut, joined
+from foldmark.graphs.matching.smoothing import factors_into_activations, rescaled
 from foldmark.graphs.reading.names import without_suffixes
 from foldmark.graphs.reading.workspace import Draft
 
@@ -27,11 +29,13 @@ class Match:
         name: of the tensor in the float model.
         array: in the layout of the quantized weight.
         likeness: correlation of the two.
+        source: its name where an optimizer renamed it, "" where it did not.
     """
 
     name: str
     array: Array
     likeness: float
+    source: str = ""
 
     @property
     def is_whole(self) -> bool:
@@ -42,22 +46,25 @@ class Match:
 def match_weights(
     weights: list[tuple[Draft, Array]],
     known: FloatWeights | None,
-    nodes: Iterable[onnx.NodeProto],
+    simulated: onnx.ModelProto,
 ) -> dict[str, Match | str]:
     """Return the original of each quantized weight, or the reason why there is none.
 
     Args:
         weights: each site with its dequantized values.
         known: where the originals are, None when there is no float model.
-        nodes: of the quantized model in float, which tell what a bias belongs to.
+        simulated: the quantized model in float; it tells what a bias belongs to, and which
+            channels were rescaled.
 
     Returns:
         by `Draft.after`.
     """
     if known is None:
         return {draft.after: _own(draft) or "no float model was given" for draft, _ in weights}
-    search = _Search(known, list(nodes))
-    return search.run(weights)
+    drafted = {draft.after for draft, _ in weights}
+    constants = {t.name: t for t in simulated.graph.initializer if t.name not in drafted}
+    factors = factors_into_activations(known, constants)
+    return _Search(known, list(simulated.graph.node), factors).run(weights)
 
 
 def _own(draft: Draft) -> Match | None:
@@ -68,9 +75,12 @@ def _own(draft: Draft) -> Match | None:
 class _Search:
     """The ways to find an original, the surest first."""
 
-    def __init__(self, known: FloatWeights, nodes: list[onnx.NodeProto]) -> None:
+    def __init__(
+        self, known: FloatWeights, nodes: list[onnx.NodeProto], factors: list[Array]
+    ) -> None:
         self.known = known
         self.nodes = nodes
+        self.factors = factors
         norms = sum(node.op_type == "BatchNormalization" for node in nodes)
         # A batch norm multiplied into a weight leaves its name and changes its values.
         self.is_folded = known.count("BatchNormalization") > norms
@@ -79,8 +89,18 @@ class _Search:
         """Match every weight, biases last, by the weights that they stand beside."""
         found: dict[str, Match | str] = {}
         for draft, values in sorted(weights, key=lambda pair: pair[1].ndim < 2):
-            found[draft.after] = self._one(draft, values, found)
+            found[draft.after] = self._smoothed(self._one(draft, values, found), values)
         return found
+
+    def _smoothed(self, match: Match | str, values: Array) -> Match | str:
+        if isinstance(match, str):
+            return match
+        array = rescaled(match.array, values, self.factors)
+        return (
+            match
+            if array is None
+            else replace(match, array=array, likeness=correlation(array, values))
+        )
 
     def _one(self, draft: Draft, values: Array, found: dict[str, Match | str]) -> Match | str:
         named = None if self.is_folded else self._by_name(draft, values)
@@ -120,10 +140,13 @@ class _Search:
 
         def search(values: Array, source: FloatWeights) -> Match | None:
             for weight in weights:
-                name = source.bias_of(weight.name) if isinstance(weight, Match) else None
+                if not isinstance(weight, Match):
+                    continue
+                name = source.bias_of(weight.source or weight.name)
                 array = None if name is None else fitted(source.array(name), values)
                 if name is not None and array is not None and distance(array, values) < 1:
-                    return Match(name, array, correlation(array, values))
+                    shown = _FUSED.sub("", name)
+                    return Match(shown, array, correlation(array, values))
             return None
 
         return search
@@ -141,13 +164,18 @@ class _Search:
 
 
 def _by_content(values: Array, source: FloatWeights) -> Match | None:
+    """Return the constant that resembles a weight most, in whatever layout."""
     best: Match | None = None
     for name in source.of_size(values.size):
         for layout in layouts(source.array(name), values.shape):
             alike = correlation(layout, values)
             if alike > (ALIKE if best is None else best.likeness) and distance(layout, values) < 1:
-                best = Match(name, layout, alike)
+                best = Match(_FUSED.sub("", name), layout, alike, name)
     return best
+
+
+# What ONNX Runtime's optimizer puts before the name of a weight that it multiplied into.
+_FUSED = re.compile(r"^Conv\w*?Fusion_(BN_|Mul_|Add_)?[WB]_")
 
 
 def _by_pieces(values: Array, source: FloatWeights) -> Match | None:

@@ -63,7 +63,7 @@ def read_quantized(
     drafts = _live(simulated, space.drafts)
     weights = _weights(space, drafts)
     known = None if float_model is None else FloatWeights(float_model)
-    matches = match_weights(weights, known, simulated.graph.node)
+    matches = match_weights(weights, known, simulated)
     originals = {
         name: _original(match, known, space.constants[name])
         for name, match in matches.items()
