@@ -1,5 +1,6 @@
 """What codes stand for: an array of codes back to numbers, piece by piece."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +17,7 @@ from foldmark.kernels.loops import Codes, unfold
 from foldmark.kernels.precision import product, rounded
 from foldmark.kernels.threads import each
 
-__all__ = ["numbers_of"]
+__all__ = ["numbers_from", "numbers_of"]
 
 _EXACT: Final = 1 << 22
 """Up to here a float32 whole number plus another, or plus one half, is exact."""
@@ -31,17 +32,36 @@ def numbers_of(
     layout: Layout,
 ) -> Floats:
     """Return the numbers that codes stand for, for a rule of definite precision."""
+    source = layout.rows_of(codes)
+
+    def read(piece: Piece) -> Codes:
+        if source is None:
+            return _gathered(codes, layout, piece)
+        return source[piece.first : piece.last, piece.start : piece.stop]
+
+    return numbers_from(read, codes.dtype, scale, zero_point, rule, data, layout)
+
+
+def numbers_from(
+    read: Callable[[Piece], Codes],
+    dtype: np.dtype[Any],
+    scale: NDArray[Any],
+    zero_point: NDArray[Any],
+    rule: AffineRule,
+    data: FloatFormat,
+    layout: Layout,
+) -> Floats:
+    """Return the numbers that the codes of all pieces stand for; `read` gives codes of `dtype`."""
     out = layout.empty(dtype_of(data))
     target = layout.dense_rows_of(out)
-    source = layout.rows_of(codes)
     scales, zeros = layout.to_table(scale), layout.to_table(zero_point)
-    narrow = _is_plain(codes.dtype, scales, zeros, rule)
+    narrow = _is_plain(dtype, scales, zeros, rule)
 
     def run(piece: Piece) -> None:
         rows = slice(piece.first, piece.last), slice(piece.start, piece.stop)
         place = (piece.grid_rows, piece.grid_columns)
         where = layout.row_of[piece.first : piece.last] - piece.grid_rows.start
-        found = _gathered(codes, layout, piece) if source is None else source[rows]
+        found = read(piece)
         if narrow:
             numbers = target[rows] if data == FLOAT32 else np.empty(found.shape, np.float32)
             s, z = scales[place].astype(np.float32), zeros[place].astype(np.float32)
