@@ -1,5 +1,4 @@
-# ruff: noqa: A005  (named after the command; see _step_aside)
-"""Inspect a file of many gigabytes in little memory: python benchmarks/inspect.py [gigabytes]
+"""Inspect a file of many gigabytes in little memory: python benchmarks/inspect_file.py [gigabytes]
 
 Makes a sparse GGUF of the shape that a Q4_K_M model has (it takes no room on disk), inspects it
 twice and prints GB/s of file and the most memory that the process ever held. The second figures
@@ -25,11 +24,6 @@ MIXTURE = {
 COLUMNS = 4096
 ROWS = 16384
 ALIGNMENT = 32
-
-
-def _step_aside() -> None:
-    """Take this folder off the path: under this file's name Python expects its own module."""
-    sys.path[:] = [entry for entry in sys.path if Path(entry).name != "benchmarks"]
 
 
 def text(words: str) -> bytes:
@@ -100,7 +94,6 @@ def report(name: str, path: Path) -> None:
 
 
 def main() -> None:
-    _step_aside()
     if sys.argv[1:2] == ["--measure"]:
         measure(Path(sys.argv[2]))
         return
