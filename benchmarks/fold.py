@@ -2,6 +2,7 @@
 
     python benchmarks/fold.py                      64 MB of float32, five rounds
     python benchmarks/fold.py --megabytes 64 1024 --rounds 9
+    python benchmarks/fold.py --clock cpu          on a machine that others use: CPU time, not wall
 
 For every scheme, in the same run and in turn: foldmark, the tools that do the same, and the
 machine's own limit, which is one pass of reads and the writes of the result with nothing computed
@@ -267,13 +268,21 @@ def cases(values: np.ndarray) -> list[Case]:
     ]
 
 
-def seconds(work: Work) -> float:
-    begin = time.perf_counter()
+def cpu_seconds() -> float:
+    """Return the CPU time of all threads, as if it were shared evenly by the cores."""
+    return time.process_time() / thread_count()
+
+
+CLOCKS = {"wall": time.perf_counter, "cpu": cpu_seconds}
+
+
+def seconds(work: Work, clock: Callable[[], float]) -> float:
+    begin = clock()
     work()
-    return time.perf_counter() - begin
+    return clock() - begin
 
 
-def measure(one: Case, rounds: int) -> dict[str, float]:
+def measure(one: Case, rounds: int, clock: Callable[[], float]) -> dict[str, float]:
     """Return the median seconds of every contender, each run once in every round."""
     contenders = {
         "fold": one.fold,
@@ -286,7 +295,7 @@ def measure(one: Case, rounds: int) -> dict[str, float]:
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, work in contenders.items():
-            taken[name].append(seconds(work))
+            taken[name].append(seconds(work, clock))
     return {name: median(times) for name, times in taken.items()}
 
 
@@ -305,16 +314,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--megabytes", type=int, nargs="+", default=[64])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     arguments = parser.parse_args()
     for megabytes in arguments.megabytes:
         rows = max(1, megabytes * (1 << 20) // 4 // COLUMNS)
         values = np.random.default_rng(0).standard_normal((rows, COLUMNS), dtype=np.float32)
-        print(f"{megabytes} MB of float32, {rows} x {COLUMNS}, {thread_count()} cores, GB/s")
+        cores = f"{thread_count()} cores, GB/s by {arguments.clock} clock"
+        print(f"{megabytes} MB of float32, {rows} x {COLUMNS}, {cores}")
         print("                   fold  limit  share  unfold  limit  share")
         for one in cases(values):
             if arguments.only in one.name:
-                show(one, measure(one, arguments.rounds), values.nbytes)
+                show(one, measure(one, arguments.rounds, CLOCKS[arguments.clock]), values.nbytes)
                 sys.stdout.flush()
 
 

@@ -10,11 +10,30 @@ from foldmark.errors import DataMismatch
 from foldmark.exact.catalog import FLOAT32
 from foldmark.exact.number import FloatFormat, IntegerFormat
 from foldmark.exact.rule import Rule
+from foldmark.kernels import rulers
 from foldmark.kernels.affine import dequantize
 from foldmark.kernels.floats import dtype_of
+from foldmark.tensors.arrays import as_array
 from foldmark.tensors.scheme import Scheme
 
-__all__ = ["QuantizedTensor"]
+__all__ = ["ErrorAgainst", "QuantizedTensor"]
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorAgainst:
+    """What a quantized tensor lost against the numbers that it stands for.
+
+    largest, mean    of |x - y|, in the unit of the numbers
+    mean_squared     of (x - y)^2, in its square
+    relative         sqrt(sum (x - y)^2 / sum x^2)
+    signal_to_noise  -20 log10 of that, in decibel
+    """
+
+    largest: float
+    mean: float
+    mean_squared: float
+    relative: float
+    signal_to_noise: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,6 +120,20 @@ class QuantizedTensor:
             return np.empty(self.shape, dtype_of(self.data))
         return dequantize(
             self.codes, self.scale, self.zero_point, self.rule.affine, self.data, self.block
+        )
+
+    def error_against(self, w: Any) -> ErrorAgainst:
+        """Return what was lost against the numbers `w`, an array of the tensor's shape.
+
+        Raises DataMismatch when the shapes differ.
+        """
+        original, restored = as_array(w), self.dequantize()
+        return ErrorAgainst(
+            largest=rulers.largest_error(original, restored),
+            mean=rulers.mean_absolute_error(original, restored),
+            mean_squared=rulers.mean_squared_error(original, restored),
+            relative=rulers.relative_error(original, restored),
+            signal_to_noise=rulers.signal_to_noise(original, restored),
         )
 
     def __str__(self) -> str:
