@@ -150,3 +150,25 @@ def test_a_weight_that_nothing_reads_is_no_obstacle() -> None:
     np.testing.assert_array_equal(
         Session(model).run({"x": X})["y"], Session(two_layers()).run({"x": X})["y"]
     )
+
+
+@pytest.mark.parametrize(
+    "scale", [np.float32(2), np.array(2, np.float32)], ids=["scalar", "rank 0"]
+)
+def test_scalars_are_fed_as_they_are(scale: np.ndarray) -> None:
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Mul", ["x", "scale"], ["y"])],
+        "scaled",
+        [
+            onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3]),
+            onnx.helper.make_tensor_value_info("scale", onnx.TensorProto.FLOAT, []),
+        ],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, 3])],
+    )
+    opset = [onnx.helper.make_opsetid("", 17)]
+    session = Session(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9))
+    feeds = {"x": np.arange(6, dtype=np.float32).reshape(3, 2).T, "scale": scale}
+    assert np.array_equal(session.run(feeds)["y"], feeds["x"] * 2)
+    result = np.zeros((2, 3), np.float32)
+    session.run_into(feeds, {"y": result})
+    assert np.array_equal(result, feeds["x"] * 2)

@@ -126,10 +126,7 @@ class Session:
         dtype; NotSupported when a kernel fails, naming the node.
         """
         self._check(feeds)
-        values = {
-            name: onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
-            for name, array in feeds.items()
-        }
+        values = _values(feeds)
         wanted = list(self.outputs if outputs is None else outputs)
         with _said_plainly("the model"):
             results = self._session.run_with_ort_values(wanted, values)
@@ -143,7 +140,7 @@ class Session:
         """
         self._check(feeds)
         binding = self._session.io_binding()
-        values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(a) for name, a in feeds.items()}
+        values = _values(feeds)
         for name, value in values.items():
             binding.bind_ortvalue_input(name, value)
         targets = {name: onnxruntime.OrtValue.ortvalue_from_numpy(a) for name, a in results.items()}
@@ -169,6 +166,14 @@ class Session:
                 got = ", ".join(feeds) or "nothing"
                 raise DataMismatch("input is missing", where=f"input {name!r}", got=got)
             _check_feed(argument, feeds[name])
+
+
+def _values(feeds: Mapping[str, Array]) -> dict[str, onnxruntime.OrtValue]:
+    """Return feeds as the runtime takes them: arrays in C order, scalars as arrays of rank 0."""
+    return {
+        name: onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"))
+        for name, array in feeds.items()
+    }
 
 
 def _check_feed(argument: Input, array: Array) -> None:
