@@ -236,7 +236,10 @@ def _source(
     arrays = [np.ascontiguousarray(weight) for weight in light.weights.values()]
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays]
     if values:
+        # For the optimizer, which may read them; by itself the session would keep copies.
         options.add_external_initializers(list(light.weights), values)
+        for name, value in zip(light.weights, values, strict=True):
+            options.add_initializer(name, value)
     return light.model.SerializeToString(), values
 
 
