@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from foldmark.cli.main import run
 from foldmark.errors import (
     FileUnreadable,
     FoldmarkError,
@@ -222,3 +223,14 @@ def test_a_file_without_permission_is_named(tmp_path: Path) -> None:
     path.chmod(0)
     with pytest.raises(FileUnreadable, match="permission denied"):
         read_model(path)
+
+
+def test_the_command_line_shows_a_warning_as_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(write(folder, {"location": "ok.bin", "foo": "1"}))
+    assert run(["explain", path, path, "--data", "random:1"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("foldmark: warning: ")
+    assert lines[0].endswith("unknown keys, ignored: foo")
+    assert "foldmark: nothing in the quantized model is quantized" in lines[-1]

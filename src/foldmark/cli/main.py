@@ -2,8 +2,10 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -71,6 +73,17 @@ def program() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code; no exception leaves but a defect of ours."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        return _run(arguments)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print a warning as one line, without the place in our code that it came from."""
+    click.echo(f"foldmark: warning: {message}", err=True)
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         result = program.main(args=list(arguments), prog_name="foldmark", standalone_mode=False)
     except FoldmarkError as error:

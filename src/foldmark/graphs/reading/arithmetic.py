@@ -57,25 +57,34 @@ def dequantized(
     return (numbers.astype(np.float32) * wide).astype(scale.dtype, copy=False)
 
 
-def quantized(x: Array, encoding: Encoding, dtype: np.dtype) -> Array:
-    """Return the codes of real values.
+def quantized(x: Array, encoding: Encoding, dtype: np.dtype[Any]) -> Array:
+    """Return the codes of real values, as ONNX Runtime computes them.
 
-    codes = clamp(round_half_even(x / scale) + zero_point)      the quotient in float32
+        codes = clamp(round_half_even(x / scale) + zero_point)      the quotient in float32
+
+    NaN becomes the lowest code of an integer type and stays NaN in a float type.
     """
     assert encoding.scale is not None
     axis, block_size = encoding.axis, encoding.block_size or 0
-    ratio = x.astype(np.float32) / spread(
-        encoding.scale.astype(np.float32), x.shape, axis, block_size
-    )
-    if not is_integer(dtype):
-        largest = float(ml_dtypes.finfo(dtype).max)
-        return np.clip(ratio, -largest, largest).astype(dtype)
-    rounded = np.rint(ratio).astype(np.float64)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        ratio = x.astype(np.float32) / spread(
+            encoding.scale.astype(np.float32), x.shape, axis, block_size
+        )
+        if not is_integer(dtype):
+            largest = float(ml_dtypes.finfo(dtype).max)
+            return np.clip(ratio, -largest, largest).astype(dtype)
+        rounded = np.rint(ratio).astype(np.float64)
     if encoding.zero_point is not None:
         zero = encoding.zero_point.astype(np.float64)
         rounded = rounded + spread(zero, x.shape, axis, block_size)
+    lowest, highest = (float(end) for end in _ends(dtype))
+    within = np.clip(np.where(np.isnan(rounded), lowest, rounded), lowest, highest)
+    return within.astype(np.int64).astype(dtype)
+
+
+def _ends(dtype: np.dtype[Any]) -> tuple[int, int]:
     info = ml_dtypes.iinfo(dtype)
-    return np.clip(rounded, float(info.min), float(info.max)).astype(np.int64).astype(dtype)
+    return int(info.min), int(info.max)
 
 
 def is_integer(dtype: np.dtype) -> bool:

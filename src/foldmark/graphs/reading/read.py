@@ -133,7 +133,7 @@ def _sites(
         site = Site(
             name,
             role.kind,
-            draft.operator or role.operator,
+            role.operator,
             role.layer or _layer(name, draft.after, labels),
             draft.after,
             draft.after if draft.is_weight else draft.before,

@@ -39,7 +39,6 @@ class Draft:
         codes: stored codes of a weight in the layout of `after`, None for activations.
         names: names under which the float original may be known, the likeliest first.
         own: the float weight when the quantized model itself still stores it.
-        operator: set where the graph alone would not tell.
     """
 
     name: str
@@ -49,7 +48,6 @@ class Draft:
     codes: NDArray[Any] | None = None
     names: tuple[str, ...] = ()
     own: NDArray[Any] | None = None
-    operator: str = ""
 
     @property
     def is_weight(self) -> bool:
