@@ -132,6 +132,8 @@ def candidates(site: Site, facts: SiteFacts, values: NDArray[np.float32]) -> tup
         found.append(_per_block(form, values))
     found.append(_other_symmetry(site, form, ranges.whole()))
     found.extend(_clipped(form, ranges.whole(), values))
+    if facts.setter is not None and facts.setter.rest_below:
+        found.append(_without_the_far(form, ranges.whole(), facts.setter.rest_below))
     return tuple(found)
 
 
@@ -209,6 +211,16 @@ def _clipped(form: str, whole: _Ranges, values: NDArray[np.float32]) -> list[Tre
     if best < len(tried) - 1:
         found.append(tried[best])
     return found
+
+
+def _without_the_far(form: str, whole: _Ranges, rest: float) -> Treatment:
+    """Return the range of the values on the near side of a gap, with as much again in reserve.
+
+    By squares or by percentiles a mask of -10000 is worth any number of codes; its effect at the
+    output is that of any number that is far enough below the rest.
+    """
+    near = _Ranges(np.maximum(whole.lows, -2 * rest), np.minimum(whole.highs, 2 * rest))
+    return _on_range(f"clip at {2 * rest:.3g}, twice the rest", form, near)
 
 
 def smoothed(

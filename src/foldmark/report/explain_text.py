@@ -12,6 +12,8 @@ from foldmark.report.words import counted, fitted, number, percent, site_title
 
 __all__ = ["render", "verdict"]
 
+# A cure that is predicted to save less of the change is counted, not listed.
+_WORTH = 0.001
 _WIDTH = 80
 _ROWS = 12
 _REASONS = 3
@@ -215,7 +217,8 @@ def _fixes(report: Findings) -> str:
         return ""
     titles = {entry.site.name: site_title(entry.site) for entry in report.entries}
     rows = [f"{'Cure':<58}{'predicted':>11}{'measured':>11}"]
-    for fix in report.fixes:
+    worth = [fix for fix in report.fixes if fix.measured is not None or fix.share >= _WORTH]
+    for fix in worth:
         where = titles.get(fix.sites[0], fix.sites[0])
         if len(fix.sites) > 1:
             where += f" and {len(fix.sites) - 1} more"
@@ -226,7 +229,11 @@ def _fixes(report: Findings) -> str:
             f"{number(fix.predicted, 3):>11}{measured:>11}"
         )
     moved = number(report.metric.change)
-    rows.append(fill(f"What each saves of the {moved} by which {report.metric.title} moved.", 80))
+    told = f"What each saves of the {moved} by which {report.metric.title} moved."
+    if len(worth) < len(report.fixes):
+        few = len(report.fixes) - len(worth)
+        told += f" {few} more would save less than {percent(_WORTH)} of it."
+    rows.append(fill(told, _WIDTH))
     apart = [fix for fix in report.fixes if fix.parts]
     if apart:
         rows.append(
