@@ -77,7 +77,7 @@ class CodesJob:
     def piece_size(self) -> int:
         """Elements to handle at once: more where no scratch buffer is needed."""
         dense = self.values.dtype == np.float32 and self.layout.rows_of(self.values) is not None
-        return RUN if dense and self._has_a_loop() else PIECE
+        return 4 * RUN if dense and self._has_a_loop() else PIECE
 
     def place(self, where: tuple[slice, slice], step: Numbers, offset: Numbers) -> None:
         """Set the steps and offsets of the blocks at a place of the walked table."""

@@ -1,0 +1,197 @@
+"""What the kernels promise beside their numbers: no waiting, no copies, every core, any thread."""
+
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+
+import foldmark as fm
+from foldmark.errors import DataMismatch
+from foldmark.exact.catalog import INT4, INT8, UINT4, UINT8
+from foldmark.kernels.blocks import Layout
+from foldmark.kernels.floats import first_non_finite
+from foldmark.kernels.threads import each, thread_count
+from foldmark.tensors.scheme import Scheme
+
+FIRST_CALL = """
+import json, time
+import numpy as np
+import foldmark as fm
+from foldmark.exact.catalog import INT8, UINT4
+w = np.random.default_rng(0).standard_normal((64, 256)).astype(np.float32)
+schemes = {
+    "symmetric": fm.symmetric(INT8, fm.per_axis(0)),
+    "groups": fm.asymmetric(UINT4, fm.per_group(32)),
+}
+import numba
+spent = {}
+for name, scheme in schemes.items():
+    begin = time.process_time()
+    tensor = fm.quantize(w, scheme)
+    spent[name] = time.process_time() - begin
+    begin = time.process_time()
+    tensor.dequantize()
+    spent[name + " back"] = time.process_time() - begin
+print(json.dumps(spent))
+"""
+
+
+def in_a_fresh_process(code: str, **environment: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+    ).stdout
+
+
+def test_the_first_call_does_not_keep_anyone_waiting(tmp_path: Path) -> None:
+    # CPU time, which neighbours on the machine stretch less than the wall's; an idle machine
+    # takes a third of the limit for the first call and compiles nothing from the second process on.
+    cold = json.loads(in_a_fresh_process(FIRST_CALL, NUMBA_CACHE_DIR=str(tmp_path)))
+    warm = json.loads(in_a_fresh_process(FIRST_CALL, NUMBA_CACHE_DIR=str(tmp_path)))
+    assert max(cold.values()) < 3
+    assert max(warm.values()) < 1
+
+
+def test_the_first_call_works_where_no_folder_is_writable() -> None:
+    found = in_a_fresh_process(
+        "import foldmark as fm, numpy as np\n"
+        "from foldmark.exact.catalog import INT8\n"
+        "print(fm.quantize(np.ones(3, np.float32), fm.symmetric(INT8)).codes.tolist())",
+        NUMBA_CACHE_LOCATOR_CLASSES="UserProvidedCacheLocator",
+    )
+    assert found.strip() == "[127, 127, 127]"
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        fm.symmetric(INT8),
+        fm.symmetric(INT8, fm.per_axis(1)),
+        fm.asymmetric(UINT8, fm.per_group(64)),
+        Scheme(fm.symmetric(INT4).rule, fm.per_group(32, axis=0)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("view", [lambda x: x, lambda x: x.T, lambda x: x[:, ::2]])
+def test_no_temporaries_of_the_inputs_size(scheme: Scheme, view: object) -> None:
+    array = view(np.random.default_rng(0).standard_normal((2048, 4096)).astype(np.float32))
+    fm.quantize(array[:64, :64], scheme)
+    tracemalloc.start()
+    tensor = fm.quantize(array, scheme)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    kept = tensor.codes.nbytes + tensor.scale.nbytes + tensor.zero_point.nbytes
+    tables = 12 * 8 * tensor.scale.size  # ranges, scales and zero points while they are chosen
+    pieces = 16 * 8 * (1 << 16) * thread_count()
+    assert peak < kept + tables + pieces
+    assert peak < array.nbytes + tables
+
+
+def test_flushing_subnormals_elsewhere_changes_nothing_here() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor can't")
+    try:
+        array = np.full(300_000, 3e-41, np.float32)
+        array[::3] = 1e-38
+        found: list[float] = []
+
+        def look() -> None:
+            found.extend(float(n) for n in fm.quantize(array, fm.symmetric(INT8)).scale)
+
+        thread = Thread(target=look)  # a thread of its own has the processor's usual setting
+        thread.start()
+        thread.join()
+    finally:
+        torch.set_flush_denormal(False)
+    assert found == [1.0]  # 1e-38 / 127 has no full mantissa
+
+
+def test_every_piece_is_worked_on_once() -> None:
+    seen: list[int] = []
+    each(seen.append, range(1000))
+    assert sorted(seen) == list(range(1000))
+
+
+def test_an_error_in_any_thread_is_raised_and_the_rest_is_left() -> None:
+    seen: list[int] = []
+
+    def work(piece: int) -> None:
+        seen.append(piece)
+        raise DataMismatch("found by a thread", got=str(piece))
+
+    with pytest.raises(DataMismatch, match="found by a thread"):
+        each(work, range(10_000))
+    assert len(seen) <= 2 * thread_count()
+
+
+def test_many_threads_may_call_at_once() -> None:
+    array = np.random.default_rng(0).standard_normal((300, 700)).astype(np.float32)
+    expected = fm.quantize(array, fm.asymmetric(UINT4, fm.per_group(7))).codes
+    agree: list[bool] = []
+
+    def call() -> None:
+        codes = fm.quantize(array, fm.asymmetric(UINT4, fm.per_group(7))).codes
+        agree.append(np.array_equal(codes, expected))
+
+    threads = [Thread(target=call) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert agree == [True] * 8
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    array = np.random.default_rng(0).standard_normal((2000, 700)).astype(np.float32)
+    expected = fm.quantize(array, fm.symmetric(INT8)).codes
+    child = os.fork()
+    if child == 0:
+        same = np.array_equal(fm.quantize(array, fm.symmetric(INT8)).codes, expected)
+        os._exit(0 if same else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_number_of_threads_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOLDMARK_THREADS", "3")
+    assert thread_count() == 3
+    array = np.random.default_rng(0).standard_normal((300, 7000)).astype(np.float32)
+    three = fm.quantize(array, fm.symmetric(INT8)).codes
+    monkeypatch.setenv("FOLDMARK_THREADS", "1")
+    assert np.array_equal(fm.quantize(array, fm.symmetric(INT8)).codes, three)
+
+
+def test_pieces_cover_every_element_once() -> None:
+    for shape, block in (
+        ((3, 200_001), (1, 200_001)),
+        ((3, 200_001), (1, 96)),
+        ((700, 300), (700, 1)),
+        ((5, 7, 40_000), (2, 7, 1000)),
+        ((5, 7, 40_000), (1, 3, 40_000)),
+    ):
+        layout = Layout.of(np.empty(shape, np.int8), block)
+        count = np.zeros((layout.rows, layout.length), np.int64)
+        for piece in layout.pieces():
+            count[piece.first : piece.last, piece.start : piece.stop] += 1
+            assert piece.grid_columns.stop <= layout.table[1]
+        assert (count == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_the_first_bad_number_among_millions(dtype: type) -> None:
+    array = np.ones((3, 400_000), dtype)
+    assert first_non_finite(array) is None
+    array[2, 1], array[1, 399_999] = np.nan, -np.inf
+    assert first_non_finite(array) == (1, 399_999)
+    assert first_non_finite(array[:, ::-1]) == (1, 0)
