@@ -225,6 +225,7 @@ def test_a_file_without_permission_is_named(tmp_path: Path) -> None:
         read_model(path)
 
 
+@pytest.mark.filterwarnings("always::UserWarning")
 def test_the_command_line_shows_a_warning_as_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
