@@ -10,6 +10,7 @@ from onnxruntime.quantization.quant_utils import quantize_data
 from tests.exact.live.groups import groups
 
 from foldmark import rules
+from foldmark.compare.engines import ENGINES
 from foldmark.exact import catalog
 from foldmark.exact.affine import quantize
 from foldmark.exact.group import quantize_group
@@ -148,6 +149,8 @@ def test_k_quant() -> None:
         ours = procedure.quantize(values.tolist(), catalog.FLOAT32)
         assert list(ours.codes) == codes.reshape(-1).astype(int).tolist()
         assert (ours.scale, ours.zero_point) == (float(scale.item()), int(zero.item()))
+        twin = ENGINES[1].functions[procedure.name](values.tolist(), catalog.FLOAT32)
+        assert (list(twin.codes), twin.scale) == (list(ours.codes), ours.scale)
 
 
 def test_half_quadratic() -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.exact.live.groups import groups, real_weights
 
 from foldmark import rules
+from foldmark.compare.engines import ENGINES
 from foldmark.exact import catalog, packing
 from foldmark.exact.group import quantize_group
 from foldmark.exact.number import FloatFormat
@@ -81,8 +82,11 @@ def test_ggml_blocks(name: str, kind: int, size: int) -> None:
 )
 def test_ggml_super_blocks(quantize: Callable, kind: int, size: int) -> None:
     steps = np.linspace(0.5, 3, 256, dtype=np.float32)
+    twin = ENGINES[1].functions[quantize.__name__]
     for values in (*real_weights(2, 256), steps, np.zeros(256, np.float32)):
-        assert quantize(values.tolist()).to_bytes() == by_ggml(values, kind, size)
+        theirs = by_ggml(values, kind, size)
+        assert quantize(values.tolist()).to_bytes() == theirs
+        assert twin(values.tolist()).to_bytes() == theirs
 
 
 HALVES = [catalog.FLOAT32, catalog.FLOAT16, catalog.BFLOAT16]

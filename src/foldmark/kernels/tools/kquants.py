@@ -143,7 +143,7 @@ def _search_with_minimum(x: Singles, found: Singles, codes: Bytes) -> None:
         return
     average = np.float32(np.sqrt(square / np.float32(x.size)))
     weights, levels = np.empty(x.size, np.float32), np.empty(x.size, np.float32)
-    sum_w, sum_x, span = zero, zero, high - low
+    sum_w, sum_x = zero, zero
     for i in range(x.size):
         weights[i] = average + abs(x[i])
         sum_w = sum_w + weights[i]
@@ -153,7 +153,7 @@ def _search_with_minimum(x: Singles, found: Singles, codes: Bytes) -> None:
         factor = fifteen
         if step >= 0:
             factor = (np.float32(-1) + np.float32(0.1) * np.float32(step)) + fifteen
-        inverse = factor / span
+        inverse = factor / (high - low)
         sum_l, sum_l2, sum_xl = zero, zero, zero
         for i in range(x.size):
             levels[i] = _held(inverse * (x[i] - low), zero, fifteen)
@@ -175,7 +175,8 @@ def _search_with_minimum(x: Singles, found: Singles, codes: Bytes) -> None:
             off = (scale * levels[i] + minimum) - x[i]
             error = error + weights[i] * (off * off)
         if step < 0 or error < best:
-            best, found[0], found[1] = error, scale, -minimum
+            # ggml goes on from the best minimum so far, not from the least value.
+            best, low, found[0], found[1] = error, minimum, scale, -minimum
             for i in range(x.size):
                 codes[i] = np.uint8(levels[i])
 

@@ -102,7 +102,6 @@ def _k_quant(rows: Singles, codes: Bytes, scales: Singles, zeros: Singles) -> No
         for i in range(count):
             weights[i] = average + abs(x[i])
             low, high = min(low, x[i]), max(high, x[i])
-        span = high - low
         sum_w = _pairwise(weights)
         for i in range(count):
             part[i] = weights[i] * x[i]
@@ -110,9 +109,10 @@ def _k_quant(rows: Singles, codes: Bytes, scales: Singles, zeros: Singles) -> No
         scale, minimum, best = np.float32(1), low, np.float32(np.inf)
         for step in range(-1, 20):
             factor = np.float32(15) if step < 0 else np.float32(-1 + 0.1 * step + 15)
+            span = high - minimum
             inverse = factor / span if span != 0 else np.float32(1)
             for i in range(count):
-                levels[i] = np.float32(_held(inverse * (x[i] - low)))
+                levels[i] = np.float32(_held(inverse * (x[i] - minimum)))
             if step < 0:
                 slope, start = np.float32(1) / inverse, low
             else:
