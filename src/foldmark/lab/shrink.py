@@ -1,6 +1,7 @@
 """Make failing arguments smaller: fewer numbers first, then plainer ones."""
 
 from collections.abc import Iterator
+from math import copysign
 from typing import Any
 
 from foldmark.lab.exercise import POSITIVE, Arguments, Function, Number, Parameter
@@ -111,6 +112,8 @@ def _plainer_integers(value: int) -> list[int]:
 
 def _plainer_floats(value: float) -> list[float]:
     plain = [0.0, 1.0, 2.0, 0.5, 1.5, 2.5, abs(value)]
+    if abs(value) > 128:  # large enough to be clipped is large enough
+        plain += [copysign(128.0, value), copysign(256.0, value)]
     if abs(value) < 1e15:
         plain += [float(int(value)), round(value * 2) / 2, float(round(value))]
     return [*plain, *(float(f"{value:.{digits}g}") for digits in (1, 2, 3, 5))]
