@@ -23,7 +23,7 @@ STOPS = [
     ("import sys; sys.exit(0)", Stop.EXITED),
     ("import os; os._exit(0)", Stop.EXITED),
     ("raise SystemExit", Stop.EXITED),
-    ("return f()", Stop.RECURSION),
+    ("def g(x): return 1 + g(x)\nreturn g(1)", Stop.RECURSION),
     ("raise NotImplementedError", Stop.NOT_WRITTEN),
     ("return 1 / 0", Stop.RAISED),
     ("raise KeyboardInterrupt", Stop.RAISED),
