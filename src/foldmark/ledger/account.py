@@ -13,7 +13,7 @@ from foldmark.ledger.choice import MetricChoice
 from foldmark.ledger.entries import Closure, Entry, MetricChange
 from foldmark.ledger.facts import SiteFactsCollector
 from foldmark.ledger.flips import FlipFinder, LabelReport
-from foldmark.ledger.models import Models, is_constant
+from foldmark.ledger.models import Models, Way, is_constant
 from foldmark.ledger.replay import Integral, Recording, Replay
 from foldmark.ledger.softmax import SoftmaxGain, SoftmaxGains
 from foldmark.ledger.tally import SiteTally
@@ -124,7 +124,8 @@ class AccountTaker:
         return self._closed(perf_counter() - began)
 
     def _add(self, number: int, batch: Batch) -> None:
-        replay = self._models.replay(batch.feeds)
+        way = self._models.way(batch.feeds)
+        replay = way.replay
         recording = replay.record(batch.feeds)
         began = perf_counter()
         exact = self._models.run_exact(batch.feeds)
@@ -145,7 +146,7 @@ class AccountTaker:
                 integral.gradients.get(site.name),
             )
         if number < _INNER_BATCHES:
-            self._add_inner(replay, recording)
+            self._add_inner(way, recording)
 
     def _add_ends(
         self,
@@ -204,8 +205,8 @@ class AccountTaker:
             if moved > 0:
                 self._replay_error = max(self._replay_error, float(apart / moved))
 
-    def _add_inner(self, replay: Replay, recording: Recording) -> None:
-        inner = self._models.run_inner(replay, recording)
+    def _add_inner(self, way: Way, recording: Recording) -> None:
+        inner = way.run_inner(recording)
         for name, exact in inner.exact.items():
             self._tallies[name].add_origin(recording.before[name], recording.delta[name], exact)
         for name, values in inner.softmaxes.items():

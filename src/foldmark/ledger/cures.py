@@ -66,6 +66,10 @@ class _Sample:
     target: BatchTarget
     integral: Integral
 
+    def present(self, candidate: _Candidate) -> list[tuple[Site, Treatment]]:
+        """Return the candidate's sites that lie on the path of this batch."""
+        return [each for each in candidate.treatments if each[0].name in self.recording.before]
+
 
 @dataclass
 class _Pricing:
@@ -84,13 +88,15 @@ class _Pricing:
         total = 0.0
         for sample in self.samples:
             recording, changes, linear = sample.recording, {}, 0.0
-            for site, treatment in candidate.treatments:
+            for site, treatment in sample.present(candidate):
                 before = recording.before[site.name]
                 left = treatment.apply(before) - before
                 changes[site.name] = recording.delta[site.name] - left
                 if site.name in sample.integral.gradients:
                     gradient = sample.integral.gradients[site.name]
                     linear += dot(gradient, np.ascontiguousarray(changes[site.name]))
+            if not changes:
+                continue
             outputs = sample.replay.outputs(recording, 1.0, only=changes, instead=changes)
             own = sample.target.measure(outputs) - sample.target.measure(recording.start)
             total += 2 * linear - own
@@ -100,9 +106,11 @@ class _Pricing:
         """Apply a candidate in simulation and measure what it saves."""
         total, sessions = 0.0, {}
         for sample in self.samples:
-            graph = sample.replay.graph
+            graph, treatments = sample.replay.graph, sample.present(candidate)
+            if not treatments:
+                continue
             if id(graph) not in sessions:
-                model = treated_model(graph, candidate.treatments, sample.recording)
+                model = treated_model(graph, treatments, sample.recording)
                 sessions[id(graph)] = Session(model, optimization=Optimization.OFF)
             outputs = sessions[id(graph)].run(sample.recording.feeds)
             total += sample.target.measure(sample.recording.simulated)
@@ -127,14 +135,18 @@ def find_cures(
         return ()
     nodes = min(account.nodes, _MOST_NODES)
     pricing = _Pricing(_samples(models, choice, data, batch_size, nodes), harm)
-    first = pricing.samples[0]
-    by_site = [_candidates(entry, first) for entry in worst]
-    preferred = []
+    by_site, preferred = [], []
+    for entry in worst:
+        met = [s for s in pricing.samples if entry.site.name in s.recording.before]
+        if met:
+            by_site.append(_candidates(entry, met[0]))
     for found in by_site:
         for candidate in found:
             pricing.price(candidate)
         preferred.append(_preferred(found))
     preferred = [each for each in preferred if each.predicted > 0]
+    if not by_site:
+        return ()
     # The first site in float as well: what any treatment of it can save at most.
     for candidate in [*preferred[:_ALONE], by_site[0][0]]:
         if candidate.measured is None:

@@ -8,14 +8,16 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from foldmark.errors import NotSupported
+from foldmark.errors import ModelsDiffer, NotSupported
 from foldmark.graphs.reading.read import read_quantized
 from foldmark.graphs.sites import QuantizedGraph, Site, SiteKind, UnmatchedWeight
+from foldmark.ledger.paths import FlatPair, flatten_pair
 from foldmark.ledger.replay import Recording, Replay
 from foldmark.ledger.softmax import softmax_nodes
+from foldmark.runtimes.inputs import describe_inputs, model_inputs
 from foldmark.runtimes.onnxruntime import Optimization, Session
 
-__all__ = ["Inner", "Models", "is_constant"]
+__all__ = ["Inner", "Models", "Way", "is_constant"]
 
 Arrays = Mapping[str, NDArray[np.generic]]
 
@@ -33,52 +35,49 @@ class Inner:
     softmaxes: Mapping[str, tuple[NDArray[np.floating], ...]]
 
 
-class Models:
-    """A float model and a quantized copy of it.
+class Way:
+    """One path through the models: all there is without If, Loop and Scan.
 
     Args:
-        exact: the float model as given; None when only the quantized one is there.
-        quantized: the quantized model as given.
+        pair: both models made flat by the data of the path.
+        has_exact: False when only the quantized model is there.
     """
 
-    def __init__(self, exact: onnx.ModelProto | None, quantized: onnx.ModelProto) -> None:
-        self.exact = exact
-        self.quantized = quantized
-        self.graph: QuantizedGraph = read_quantized(quantized, exact)
-        self._notes: list[str] = []
-        if exact is None:
-            self._notes.append(
-                "Without the float model weights are not explained: only activations are."
-            )
+    def __init__(self, pair: FlatPair, has_exact: bool) -> None:
+        self.pair = pair
+        self.graph: QuantizedGraph = read_quantized(
+            pair.quantized, pair.exact if has_exact else None
+        )
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader must know of how the models were run."""
-        return tuple(self._notes)
+    @cached_property
+    def replay(self) -> Replay:
+        """The replay of this path."""
+        return Replay(self.graph)
 
-    @property
-    def unmatched(self) -> tuple[UnmatchedWeight, ...]:
-        """Weights whose float original was not found."""
-        return self.graph.unmatched
+    @cached_property
+    def skeleton(self) -> Session:
+        """The float skeleton, optimized: what stands for a float model that is not there."""
+        return Session(self.graph.skeleton)
 
-    def replay(self, feeds: Arrays) -> Replay:  # noqa: ARG002
-        """Return the replay for these feeds."""
-        return self._replay
+    @cached_property
+    def simulated(self) -> Session:
+        """The simulated quantized model."""
+        return Session(self.graph.simulated, optimization=Optimization.OFF)
 
-    def run_exact(self, feeds: Arrays) -> Arrays:
-        """Run the float model as given; the skeleton where there is none."""
-        return self._exact_session.run(feeds)
+    def takes(self, feeds: Arrays) -> bool:
+        """Return True when these feeds go down this path."""
+        try:
+            self.pair.check(feeds, "")
+        except NotSupported:
+            return False
+        return True
 
-    def run_real(self, feeds: Arrays) -> Arrays:
-        """Run the quantized model on its real kernels; in simulation where none takes it."""
-        return self._real_session.run(feeds)
-
-    def run_inner(self, replay: Replay, recording: Recording) -> Inner:
-        """Run both once more for the values inside them."""
+    def run_inner(self, recording: Recording) -> Inner:
+        """Run both models once more for the values inside them."""
         exact = _floats({**recording.feeds, **self._inner_exact.run(recording.feeds)})
         tensors = {
             site.name: exact[site.before]
-            for site in replay.sites
+            for site in self.graph.sites
             if not is_constant(site) and site.before in exact
         }
         softmaxes = {}
@@ -93,25 +92,6 @@ class Models:
                         moved[probabilities],
                     )
         return Inner(tensors, softmaxes)
-
-    @cached_property
-    def _replay(self) -> Replay:
-        return Replay(self.graph)
-
-    @cached_property
-    def _exact_session(self) -> Session:
-        return Session(self.graph.skeleton if self.exact is None else self.exact)
-
-    @cached_property
-    def _real_session(self) -> Session:
-        try:
-            return Session(self.quantized)
-        except NotSupported as refused:
-            self._notes.append(
-                f"ONNX Runtime does not run the quantized model ({refused.what}): the kernel line "
-                "is not measured."
-            )
-            return Session(self.graph.simulated, optimization=Optimization.OFF)
 
     @cached_property
     def _softmax_values(self) -> dict[str, tuple[str, str]]:
@@ -142,6 +122,84 @@ class Models:
         )
 
 
+class Models:
+    """A float model and a quantized copy of it.
+
+    Args:
+        exact: the float model as given; None when only the quantized one is there.
+        quantized: the quantized model as given.
+    """
+
+    def __init__(self, exact: onnx.ModelProto | None, quantized: onnx.ModelProto) -> None:
+        if exact is not None:
+            _check_interfaces(exact, quantized)
+        self.exact = exact
+        self.quantized = quantized
+        self._ways: list[Way] = []
+        self._notes: list[str] = []
+        if exact is None:
+            self._notes.append(
+                "Without the float model weights are not explained: only activations are."
+            )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know of how the models were run."""
+        paths = f"The samples take {len(self._ways)} paths through the models."
+        return (*self._notes, paths) if len(self._ways) > 1 else tuple(self._notes)
+
+    @property
+    def unmatched(self) -> tuple[UnmatchedWeight, ...]:
+        """Weights whose float original was not found, on any path."""
+        found = {each.name: each for way in self._ways for each in way.graph.unmatched}
+        return tuple(found.values())
+
+    def way(self, feeds: Arrays) -> Way:
+        """Return the path that these feeds take; the graphs are read when it is a new one.
+
+        Raises:
+            ModelsDiffer: the two models take different paths.
+            NothingQuantized: there is no site.
+        """
+        for way in self._ways:
+            if way.takes(feeds):
+                return way
+        pair = flatten_pair(self.exact or self.quantized, self.quantized, feeds)
+        self._ways.append(Way(pair, self.exact is not None))
+        return self._ways[-1]
+
+    def replay(self, feeds: Arrays) -> Replay:
+        """Return the replay for these feeds."""
+        return self.way(feeds).replay
+
+    def run_exact(self, feeds: Arrays) -> Arrays:
+        """Run the float model as given; the skeleton where there is none."""
+        if self._exact_session is None:
+            return self.way(feeds).skeleton.run(feeds)
+        return self._exact_session.run(feeds)
+
+    def run_real(self, feeds: Arrays) -> Arrays:
+        """Run the quantized model on its real kernels; in simulation where none takes it."""
+        if self._real_session is None:
+            return self.way(feeds).simulated.run(feeds)
+        return self._real_session.run(feeds)
+
+    @cached_property
+    def _exact_session(self) -> Session | None:
+        return None if self.exact is None else Session(self.exact)
+
+    @cached_property
+    def _real_session(self) -> Session | None:
+        try:
+            return Session(self.quantized)
+        except NotSupported as refused:
+            self._notes.append(
+                f"ONNX Runtime does not run the quantized model ({refused.what}): the kernel line "
+                "is not measured."
+            )
+            return None
+
+
 def is_constant(site: Site) -> bool:
     """Return True for weights and biases."""
     return site.kind in (SiteKind.WEIGHT, SiteKind.BIAS)
@@ -149,3 +207,16 @@ def is_constant(site: Site) -> bool:
 
 def _floats(arrays: Arrays) -> dict[str, NDArray[np.floating]]:
     return {n: a.astype(np.float32, copy=False) for n, a in arrays.items() if a.dtype.kind == "f"}
+
+
+def _check_interfaces(exact: onnx.ModelProto, quantized: onnx.ModelProto) -> None:
+    """Refuse two models that do not take the same inputs."""
+    one, other = ({each.name: each for each in model_inputs(m)} for m in (exact, quantized))
+    for name in [*one, *other]:
+        if name not in other or name not in one:
+            raise ModelsDiffer(
+                "the two models do not take the same inputs",
+                where=f"input {name!r}",
+                got=f"quantized: {describe_inputs(tuple(other.values()))}",
+                expected=f"as in float: {describe_inputs(tuple(one.values()))}",
+            )

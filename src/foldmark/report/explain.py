@@ -63,6 +63,7 @@ def explain(
     count = opened.samples
     size = batch_size or min(_LARGEST_BATCH, max(1, count // _WANTED_BATCHES))
     first = next(iter(opened.batches(size)))
+    models.way(first.feeds)  # what can't be read is said before anything long is run
     choice = _choice(models, first, metric, outputs)
     done = 0
 
