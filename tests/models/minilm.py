@@ -76,8 +76,8 @@ def tokens(sentences: tuple[str, ...], length: int) -> dict[str, np.ndarray]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def _module():
-    """BERT's encoder with mean pooling, in the names of its checkpoint."""
+def _module(pooled):
+    """BERT's encoder, with mean pooling or without, in the names of its checkpoint."""
     import torch
     from torch import nn
     from torch.nn import functional
@@ -94,9 +94,12 @@ def _module():
             self.token_type_embeddings = nn.Embedding(config["type_vocab_size"], width)
             self.LayerNorm = nn.LayerNorm(width, norm)
 
-        def forward(self, ids):
+        def forward(self, ids, types=None):
             places = torch.arange(ids.shape[1])[None]
-            total = self.word_embeddings(ids) + self.token_type_embeddings.weight[0]
+            kind = self.token_type_embeddings.weight[0]
+            if types is not None:
+                kind = self.token_type_embeddings(types)
+            total = self.word_embeddings(ids) + kind
             return self.LayerNorm(total + self.position_embeddings(places))
 
     class SelfAttention(nn.Module):
@@ -173,32 +176,37 @@ def _module():
             mean = (x * kept[:, :, None]).sum(1) / kept.sum(1, keepdim=True)
             return mean / mean.norm(dim=1, keepdim=True)
 
-    return SentenceEncoder()
+    class TokenEncoder(SentenceEncoder):
+        def forward(self, input_ids, attention_mask, token_type_ids):
+            kept = attention_mask.to(torch.float32)
+            x = self.embeddings(input_ids, token_type_ids)
+            return self.encoder(x, (1 - kept[:, None, None, :]) * -1e4)
+
+    return SentenceEncoder() if pooled else TokenEncoder()
 
 
-def _export(path: Path) -> None:
+def _export(path: Path, pooled: bool) -> None:
     import torch
 
     torch.set_num_threads(2)
-    module = _module()
+    module = _module(pooled)
     weights = _safetensors(_package() / "model.safetensors")
     module.load_state_dict(
         {name: torch.from_numpy(weights[name]) for name in module.state_dict()}, strict=True
     )
     module.eval()
     example = tokens(SENTENCES[:2], 16)
-    free, rows = {0: "batch", 1: "sequence"}, {0: "batch"}
+    if not pooled:
+        example["token_type_ids"] = np.zeros_like(example["input_ids"])
+    output = "sentence_embedding" if pooled else "last_hidden_state"
+    free = {0: "batch", 1: "sequence"}
     torch.onnx.export(
         module,
         tuple(torch.from_numpy(array) for array in example.values()),
         str(path),
         input_names=list(example),
-        output_names=["sentence_embedding"],
-        dynamic_axes={
-            "input_ids": free,
-            "attention_mask": free,
-            "sentence_embedding": rows,
-        },
+        output_names=[output],
+        dynamic_axes=dict.fromkeys(example, free) | {output: {0: "batch"} if pooled else free},
         opset_version=17,
         dynamo=False,
     )
@@ -225,7 +233,12 @@ def _safetensors(path: Path) -> dict[str, np.ndarray]:
 
 def minilm() -> Path:
     """Return the float32 model: input_ids, attention_mask -> sentence_embedding [batch, 384]."""
-    return built("minilm.onnx", _export)
+    return built("minilm.onnx", lambda path: _export(path, True))
+
+
+def minilm_tokens() -> Path:
+    """Return the model without pooling, as published: ... -> last_hidden_state [b, s, 384]."""
+    return built("minilm-tokens.onnx", lambda path: _export(path, False))
 
 
 def published_int8() -> Path:

@@ -7,6 +7,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
+from foldmark.errors import NoDerivative
 from foldmark.graphs.sites import Site
 from foldmark.ledger.bootstrap import resample
 from foldmark.ledger.choice import MetricChoice
@@ -56,6 +57,7 @@ class Account:
         forward_seconds: of that, one pass of the float model.
         replay_error: largest |replay at t=1 - simulated| over the largest |simulated - float|.
         labels: right answers and flips; None without labels.
+        refused: why sites were switched off one at a time, None when they were not.
     """
 
     change: MetricChange
@@ -69,6 +71,7 @@ class Account:
     forward_seconds: float
     replay_error: float
     labels: LabelReport | None
+    refused: NoDerivative | None
 
 
 @dataclass
@@ -95,6 +98,11 @@ class AccountTaker:
         models: the two models.
         choice: what is compared.
         on_batch: called after each batch with its number of samples.
+
+    Attributes:
+        refused: why there is no derivative; sites are then switched off one at a time, and an
+            entry is what that saves. Such entries need not sum to the change: what is left
+            stands in the line of the quadrature.
     """
 
     def __init__(
@@ -112,6 +120,8 @@ class AccountTaker:
         self._sums = _Sums()
         self._nodes = _FIRST_NODES
         self._most_nodes = 0
+        self._ends = 0.0
+        self.refused: NoDerivative | None = None
         self._replay_error = 0.0
         self._flips = FlipFinder(models, choice.outputs[0])
 
@@ -126,7 +136,7 @@ class AccountTaker:
     def _add(self, number: int, batch: Batch) -> None:
         way = self._models.way(batch.feeds)
         replay = way.replay
-        recording = replay.record(batch.feeds)
+        recording = way.record(batch.feeds)
         began = perf_counter()
         exact = self._models.run_exact(batch.feeds)
         self._sums.forward += perf_counter() - began
@@ -136,15 +146,21 @@ class AccountTaker:
         self._flips.add(batch, exact, real)
         if number == 0:
             self._check_replay(replay, recording)
-        integral = self._integrate(replay, recording, target)
+        if self.refused is None:
+            try:
+                integral = self._integrate(replay, recording, target)
+            except NoDerivative as refused:
+                if number:
+                    raise
+                self.refused = refused
         for site in replay.sites:
-            self._tally(site).add(
-                number,
-                batch.first,
-                recording.before[site.name],
-                recording.delta[site.name],
-                integral.gradients.get(site.name),
-            )
+            tensors = recording.before[site.name], recording.delta[site.name]
+            tally = self._tally(site)
+            if self.refused is None:
+                tally.add(number, batch.first, *tensors, integral.gradients.get(site.name))
+            else:
+                without = target.measure(replay.outputs(recording, 1.0, without=[site.name]))
+                tally.add_switched(number, batch.first, *tensors, self._ends - without)
         if number < _INNER_BATCHES:
             self._add_inner(way, recording)
 
@@ -159,15 +175,16 @@ class AccountTaker:
         sums = self._sums
         starts = target.per_sample(recording.start).values
         ends = target.per_sample(recording.simulated).values
-        start, simulated = float(starts.sum()), float(ends.sum())
+        start, end = float(starts.sum()), float(ends.sum())
         sums.swings.append(float(np.abs(ends - starts).sum()))
+        self._ends = end
         sums.exact += target.measure(exact)
         sums.start += start
-        sums.simulated += simulated
+        sums.simulated += end
         sums.real += target.measure(real)
         sums.weight += target.weight
         sums.weights.append(target.weight)
-        sums.moved.append(simulated - start)
+        sums.moved.append(end - start)
         sums.samples += batch.samples
 
     def _integrate(self, replay: Replay, recording: Recording, target: BatchTarget) -> Integral:
@@ -250,7 +267,8 @@ class AccountTaker:
             seconds,
             sums.forward,
             self._replay_error,
-            self._flips.report(),
+            self._flips.report(explain=self.refused is None),
+            self.refused,
         )
 
     def _entries(self, total: float) -> tuple[tuple[Entry, ...], float | None]:

@@ -166,8 +166,9 @@ def _samples(
 ) -> list[_Sample]:
     ruler, samples = Ruler(choice), []
     for batch in islice(data.batches(batch_size), _BATCHES):
-        replay = models.replay(batch.feeds)
-        recording = replay.record(batch.feeds)
+        way = models.way(batch.feeds)
+        replay = way.replay
+        recording = way.record(batch.feeds)
         exact = models.run_exact(batch.feeds)
         target = ruler.target(batch, exact, recording.simulated)
         integral = replay.integrate(recording, target.piece, target.feeds, nodes=nodes)

@@ -137,11 +137,14 @@ class FlipFinder:
                 self._feeds[len(self._flips)] = _alone(batch, int(sample))
             self._flips.append(flip)
 
-    def report(self) -> LabelReport | None:
-        """Explain the first flips; return all that was counted, None when no label was seen."""
+    def report(self, *, explain: bool) -> LabelReport | None:
+        """Return all that was counted, None when no label was seen.
+
+        explain   whether the first flips get an account of their margin
+        """
         if not self._samples:
             return None
-        for place, feeds in self._feeds.items():
+        for place, feeds in self._feeds.items() if explain else ():
             flip = self._flips[place]
             losses = self._losses(feeds, flip.exact, flip.quantized)
             self._flips[place] = replace(flip, losses=losses)
@@ -151,8 +154,8 @@ class FlipFinder:
         self, feeds: dict[str, NDArray[np.generic]], own: int, rival: int
     ) -> tuple[MarginLoss, ...]:
         """Return the margin account of one sample, run alone."""
-        replay = self.models.replay(feeds)
-        recording = replay.record(feeds)
+        way = self.models.way(feeds)
+        replay, recording = way.replay, way.record(feeds)
         start = recording.start[self.output]
         layout = Layout.of(self.output, start.shape, 1)
         rivals = np.zeros(layout.rows)

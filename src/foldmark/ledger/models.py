@@ -54,6 +54,11 @@ class Way:
         """The replay of this path."""
         return Replay(self.graph)
 
+    def record(self, feeds: Arrays) -> Recording:
+        """Record a batch, without the inputs that only the float model takes."""
+        taken = {value.name for value in self.graph.skeleton.graph.input}
+        return self.replay.record({n: array for n, array in feeds.items() if n in taken})
+
     @cached_property
     def skeleton(self) -> Session:
         """The float skeleton, optimized: what stands for a float model that is not there."""
@@ -74,7 +79,8 @@ class Way:
 
     def run_inner(self, recording: Recording) -> Inner:
         """Run both models once more for the values inside them."""
-        exact = _floats({**recording.feeds, **self._inner_exact.run(recording.feeds)})
+        fed = recording.feeds
+        exact = _floats({**fed, **self._inner_exact.run(_fed(self._inner_exact, fed))})
         tensors = {
             site.name: exact[site.before]
             for site in self.graph.sites
@@ -82,7 +88,7 @@ class Way:
         }
         softmaxes = {}
         if self._softmax_values:
-            moved = _floats(self._inner_quantized.run(recording.feeds))
+            moved = _floats(self._inner_quantized.run(_fed(self._inner_quantized, fed)))
             for name, (scores, probabilities) in self._softmax_values.items():
                 if scores in moved and probabilities in moved:
                     softmaxes[name] = (
@@ -131,8 +137,6 @@ class Models:
     """
 
     def __init__(self, exact: onnx.ModelProto | None, quantized: onnx.ModelProto) -> None:
-        if exact is not None:
-            _check_interfaces(exact, quantized)
         self.exact = exact
         self.quantized = quantized
         self._ways: list[Way] = []
@@ -141,6 +145,15 @@ class Models:
             self._notes.append(
                 "Without the float model weights are not explained: only activations are."
             )
+        elif said := _check_interfaces(exact, quantized):
+            self._notes.append(said)
+
+    @property
+    def widest(self) -> onnx.ModelProto:
+        """The model that takes all inputs that any of the two takes."""
+        if self.exact is None or len(model_inputs(self.exact)) < len(model_inputs(self.quantized)):
+            return self.quantized
+        return self.exact
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -168,21 +181,19 @@ class Models:
         self._ways.append(Way(pair, self.exact is not None))
         return self._ways[-1]
 
-    def replay(self, feeds: Arrays) -> Replay:
-        """Return the replay for these feeds."""
-        return self.way(feeds).replay
-
     def run_exact(self, feeds: Arrays) -> Arrays:
         """Run the float model as given; the skeleton where there is none."""
         if self._exact_session is None:
-            return self.way(feeds).skeleton.run(feeds)
-        return self._exact_session.run(feeds)
+            session = self.way(feeds).skeleton
+            return session.run(_fed(session, feeds))
+        return self._exact_session.run(_fed(self._exact_session, feeds))
 
     def run_real(self, feeds: Arrays) -> Arrays:
         """Run the quantized model on its real kernels; in simulation where none takes it."""
         if self._real_session is None:
-            return self.way(feeds).simulated.run(feeds)
-        return self._real_session.run(feeds)
+            session = self.way(feeds).simulated
+            return session.run(_fed(session, feeds))
+        return self._real_session.run(_fed(self._real_session, feeds))
 
     @cached_property
     def _exact_session(self) -> Session | None:
@@ -209,14 +220,25 @@ def _floats(arrays: Arrays) -> dict[str, NDArray[np.floating]]:
     return {n: a.astype(np.float32, copy=False) for n, a in arrays.items() if a.dtype.kind == "f"}
 
 
-def _check_interfaces(exact: onnx.ModelProto, quantized: onnx.ModelProto) -> None:
-    """Refuse two models that do not take the same inputs."""
-    one, other = ({each.name: each for each in model_inputs(m)} for m in (exact, quantized))
-    for name in [*one, *other]:
-        if name not in other or name not in one:
-            raise ModelsDiffer(
-                "the two models do not take the same inputs",
-                where=f"input {name!r}",
-                got=f"quantized: {describe_inputs(tuple(other.values()))}",
-                expected=f"as in float: {describe_inputs(tuple(one.values()))}",
-            )
+def _fed(session: Session, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
+    """Return those of the feeds that a model takes."""
+    return {each.name: feeds[each.name] for each in session.inputs if each.name in feeds}
+
+
+def _check_interfaces(exact: onnx.ModelProto, quantized: onnx.ModelProto) -> str:
+    """Refuse models neither of which takes all that the other takes; say what only one takes.
+
+    A converter may drop an input that it found constant, or add one.
+    """
+    one, other = ({each.name for each in model_inputs(m)} for m in (exact, quantized))
+    if one == other:
+        return ""
+    if one < other:
+        return f"The float model does not take {', '.join(sorted(other - one))}."
+    if other < one:
+        return f"The quantized model does not take {', '.join(sorted(one - other))}."
+    raise ModelsDiffer(
+        "the two models do not take the same inputs",
+        got=f"quantized: {describe_inputs(model_inputs(quantized))}",
+        expected=f"as in float: {describe_inputs(model_inputs(exact))}",
+    )

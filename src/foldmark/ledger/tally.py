@@ -47,11 +47,7 @@ class SiteTally:
         gradient: NDArray[np.float32] | None,
     ) -> None:
         """Add one batch; `gradient` is the path average, None where the metric ignores the site."""
-        grid = Grid.of(self.site.encoding, before)
-        is_constant = bool(self.amounts) and self.site.codes is not None
-        if not is_constant:
-            self.facts.add(before, delta, grid, first_sample)
-        self.amounts.setdefault(batch, 0.0)
+        grid = self._see(batch, first_sample, before, delta)
         if gradient is None:
             return
         parts = split_error(before, delta, grid)
@@ -65,6 +61,42 @@ class SiteTally:
             if name != "sample" and whole.shape[axis] > 1:
                 others = tuple(i for i in range(whole.ndim) if i != axis)
                 self._add_part(name, whole.sum(others, dtype=np.float64))
+
+    def add_switched(
+        self,
+        batch: int,
+        first_sample: int,
+        before: NDArray[np.float32],
+        delta: NDArray[np.float32],
+        amount: float,
+    ) -> None:
+        """Add one batch in which switching the site off saved `amount`.
+
+        Without a gradient the causes share the amount as they share the squared error.
+        """
+        grid = self._see(batch, first_sample, before, delta)
+        self.amounts[batch] += amount
+        parts = split_error(before, delta, grid)
+        powers = {
+            cause: float((part * part).sum(dtype=np.float64)) for cause, part in parts.items()
+        }
+        whole = sum(powers.values()) or 1.0
+        for cause, power in powers.items():
+            self.causes[cause] = self.causes.get(cause, 0.0) + amount * power / whole
+
+    def _see(
+        self,
+        batch: int,
+        first_sample: int,
+        before: NDArray[np.float32],
+        delta: NDArray[np.float32],
+    ) -> Grid:
+        grid = Grid.of(self.site.encoding, before)
+        is_known = bool(self.amounts) and self.site.codes is not None
+        if not is_known:
+            self.facts.add(before, delta, grid, first_sample)
+        self.amounts.setdefault(batch, 0.0)
+        return grid
 
     def add_origin(
         self,

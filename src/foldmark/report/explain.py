@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foldmark.formats.onnx_file import ModelSource, read_model
-from foldmark.ledger.account import Account, AccountTaker
+from foldmark.ledger.account import TOLERANCE, Account, AccountTaker
 from foldmark.ledger.choice import MetricChoice, check_same_outputs, choose_metric
 from foldmark.ledger.cures import find_cures
 from foldmark.ledger.entries import Entry, Subtotal
@@ -17,7 +17,7 @@ from foldmark.ledger.models import Models
 from foldmark.report.explanation import Explanation
 from foldmark.runtimes.batches import Batch, Data, DataLike, open_data
 
-__all__ = ["explain"]
+__all__ = ["choice_for", "explain"]
 
 _LARGEST_BATCH = 32
 # So many batches at least, where the samples allow it: intervals are drawn over batches.
@@ -35,6 +35,7 @@ def explain(
     samples: int | None = None,
     batch_size: int | None = None,
     label_name: str = "labels",
+    cures: bool = True,
     on_samples: Callable[[int, int], None] | None = None,
 ) -> Explanation:
     """Say which quantization sites moved the output, by how much each, and why.
@@ -48,23 +49,25 @@ def explain(
     samples          at most so many
     batch_size       samples that run at once; memory is one batch
     label_name       array of `data` that holds the labels, where there is one
+    cures            whether cures are priced and measured
     on_samples       called with (samples done, samples in all)
 
     The account:  total measured change = graph + sum of entries + kernel + quadrature
 
+    Where an operator has no derivative, sites are switched off one at a time; a note says so.
+
     Raises:
         BadInput: a model, the data or the labels can't be used; see `foldmark.errors`.
-        NoDerivative: an operator between a site and the output has no derivative.
     """
     exact = None if float_model is None else read_model(float_model, "the float model")
     quantized = read_model(quantized_model, "the quantized model")
-    opened = open_data(data, exact or quantized, labels, label_name, samples)
     models = Models(exact, quantized)
+    opened = open_data(data, models.widest, labels, label_name, samples)
     count = opened.samples
     size = batch_size or min(_LARGEST_BATCH, max(1, count // _WANTED_BATCHES))
     first = next(iter(opened.batches(size)))
     models.way(first.feeds)  # what can't be read is said before anything long is run
-    choice = _choice(models, first, metric, outputs)
+    choice = choice_for(models, first, metric, outputs)
     done = 0
 
     def advance(more: int) -> None:
@@ -74,13 +77,18 @@ def explain(
             on_samples(done, count)
 
     account = AccountTaker(models, choice, advance).take(opened, size)
-    fixes = find_cures(models, choice, account, opened, size)
+    wanted = cures and account.refused is None
+    fixes = find_cures(models, choice, account, opened, size) if wanted else ()
     return _explanation(models, account, opened, fixes)
 
 
-def _choice(
+def choice_for(
     models: Models, first: Batch, metric: Metric | str | None, outputs: Sequence[str]
 ) -> MetricChoice:
+    """Return what is compared, chosen on a first batch.
+
+    Raises OutputNotComparable or ModelsDiffer when the outputs can't be laid side by side.
+    """
     exact = models.run_exact(first.feeds)
     choice = choose_metric(
         models.exact or models.quantized,
@@ -115,8 +123,25 @@ def _explanation(
         is_random=data.is_random,
         first_holds=account.first_holds,
         replay_error=account.replay_error,
-        notes=models.notes,
+        notes=(*models.notes, *_notes(account)),
     )
+
+
+def _notes(account: Account) -> tuple[str, ...]:
+    notes = []
+    if account.refused is not None:
+        notes.append(
+            f"No derivative ({account.refused.sentence().partition('. ')[0]}): sites were switched "
+            "off one at a time, and an entry is what that saves. Such entries need not sum to the "
+            "change."
+        )
+    elif abs(account.closure.relative_error) > TOLERANCE:
+        notes.append(
+            f"The account closes to {account.closure.relative_error:+.1e} only, with up to "
+            f"{account.nodes} quadrature nodes: the path has kinks, or the effects of the samples "
+            "cancel in the total."
+        )
+    return tuple(notes)
 
 
 def _subtotals(account: Account, key: Callable[[Entry], str]) -> tuple[Subtotal, ...]:

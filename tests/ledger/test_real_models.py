@@ -1,0 +1,91 @@
+"""Real models, every kind of copy: replay, closure, and the largest entries confirmed."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.models.copies import Copy, quantized
+from tests.models.digits import images, residual_network
+from tests.models.minilm import SENTENCES, minilm, minilm_tokens, published_int8, tokens
+
+import foldmark
+from foldmark.formats.onnx_file import read_model
+from foldmark.ledger.models import Models
+from foldmark.ledger.targets import Ruler
+from foldmark.report.explain import choice_for
+from foldmark.runtimes.batches import open_data
+
+ENCODED = tokens(SENTENCES[:8], 16)
+FEW = tokens(SENTENCES[:2], 16)
+
+
+def encoder(copy: Copy) -> Path:
+    return quantized(minilm(), copy, tokens(SENTENCES[16:], 32), ("MatMul",))
+
+
+def reader(copy: Copy) -> Path:
+    return quantized(residual_network(), copy, {"image": images()[0][:64]})
+
+
+CASES = {
+    "encoder qdq": (minilm, lambda: encoder(Copy.QDQ), ENCODED),
+    "encoder qoperator": (minilm, lambda: encoder(Copy.QOPERATOR), ENCODED),
+    "encoder dynamic": (minilm, lambda: encoder(Copy.DYNAMIC), ENCODED),
+    "encoder published": (
+        minilm_tokens,
+        published_int8,
+        {**FEW, "token_type_ids": np.zeros_like(FEW["input_ids"])},
+    ),
+    "reader per tensor": (
+        residual_network,
+        lambda: reader(Copy.QDQ),
+        {"image": images()[2][:48]},
+    ),
+    "reader per channel": (
+        residual_network,
+        lambda: reader(Copy.QDQ_PER_CHANNEL),
+        {"image": images()[2][:48]},
+    ),
+    "reader float16": (
+        residual_network,
+        lambda: reader(Copy.FLOAT16),
+        {"image": images()[2][:48]},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_account_closes_and_isolation_confirms_it(case):
+    exact, copy, data = CASES[case]
+    metric = "mse" if case.startswith("reader") else None
+    report = foldmark.explain(
+        exact(), copy(), data, metric=metric, batch_size=len(next(iter(data.values()))), cures=False
+    )
+    assert abs(report.closure.relative_error) <= 1e-4
+    assert report.replay_error <= 1e-5
+    assert not report.unmatched
+    assert abs(report.closure.graph) <= 1e-5 * abs(report.closure.total)
+    confirm_by_isolation(exact(), copy(), data, report)
+
+
+def confirm_by_isolation(exact, copy, data, report):
+    """Switch the three largest sites off in turn, and together; measure what that saves."""
+    models = Models(read_model(exact), read_model(copy))
+    (batch,) = open_data(data, models.widest).batches(1 << 20)
+    way, real = models.way(batch.feeds), models.run_real(batch.feeds)
+    choice = choice_for(models, batch, report.metric.name, report.metric.outputs)
+    target = Ruler(choice).target(batch, models.run_exact(batch.feeds), real)
+    recording = way.record(batch.feeds)
+    whole = target.measure(recording.simulated)
+    largest = report.entries[:3]
+
+    def saved(names):
+        outputs = way.replay.outputs(recording, 1.0, without=names)
+        return (whole - target.measure(outputs)) / target.weight
+
+    # Alone a site also takes its interactions with the others along, which the account shares
+    # out; the order of size is what isolation can confirm.
+    for entry in largest:
+        assert entry.amount / 3 < saved([entry.site.name]) < 3 * entry.amount
+    together = [entry.site.name for entry in largest]
+    assert saved(together) == pytest.approx(sum(e.amount for e in largest), rel=0.5)
