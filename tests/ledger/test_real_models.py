@@ -57,10 +57,10 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_account_closes_and_isolation_confirms_it(case):
     exact, copy, data = CASES[case]
-    metric = "mse" if case.startswith("reader") else None
-    report = foldmark.explain(
-        exact(), copy(), data, metric=metric, batch_size=len(next(iter(data.values()))), cures=False
-    )
+    # One batch is quickest for large weights; several make up for each other's kinks (Relu).
+    is_reader = case.startswith("reader")
+    metric, size = ("mse", 6) if is_reader else (None, 8)
+    report = foldmark.explain(exact(), copy(), data, metric=metric, batch_size=size, cures=False)
     assert abs(report.closure.relative_error) <= 1e-4
     assert report.replay_error <= 1e-5
     assert not report.unmatched
