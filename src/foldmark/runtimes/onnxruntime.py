@@ -1,5 +1,6 @@
 """ONNX Runtime: sessions from files or graphs, any inner value tapped, errors said in one line."""
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,9 @@ from foldmark.graphs.light import LightModel, lighten, with_outputs, without_unr
 __all__ = ["Input", "Optimization", "Session", "Weights", "available_threads"]
 
 Array = NDArray[np.generic]
+
+# Weights of a model on whose operators threads don't wait by spinning.
+_LITTLE = 1_000_000
 
 
 class Optimization(Enum):
@@ -105,6 +109,8 @@ class Session:
             options.add_session_config_entry("session.disable_prepacking", "1")
         # Several sessions live side by side: an idle one must not keep a processor spinning.
         options.add_session_config_entry("session.force_spinning_stop", "1")
+        if _weighs_little(model):
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if profile:
             options.enable_profiling = True
             options.profile_file_prefix = profile
@@ -166,6 +172,15 @@ class Session:
                 got = ", ".join(feeds) or "nothing"
                 raise DataMismatch("input is missing", where=f"input {name!r}", got=got)
             _check_feed(argument, feeds[name])
+
+
+def _weighs_little(model: str | Path | onnx.ModelProto | LightModel) -> bool:
+    """Return True for a model whose operators end before a thread that spins is of any use."""
+    if isinstance(model, str | Path):
+        return False
+    inner, apart = (model.model, model.weights) if isinstance(model, LightModel) else (model, {})
+    stored = sum(math.prod(tensor.dims) for tensor in inner.graph.initializer)
+    return stored + sum(array.size for array in apart.values()) < _LITTLE
 
 
 def _values(feeds: Mapping[str, Array]) -> dict[str, onnxruntime.OrtValue]:
