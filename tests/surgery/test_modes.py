@@ -10,7 +10,7 @@ from tests.surgery import nets
 
 from foldmark.proof.kernels import kernels_of
 from foldmark.recipes.quantize import quantize_model
-from foldmark.recipes.recipe import Mode, Override, Recipe
+from foldmark.recipes.recipe import Form, Mode, Override, Recipe
 from foldmark.runtimes.onnxruntime import Session
 from foldmark.runtimes.profile import execute
 from foldmark.surgery.activations import ActivationCodes
@@ -322,3 +322,65 @@ def test_rules_name_single_operators():
     assert [each.node for each in made.account.left] == ["layer1/product"]
     assert nets.stored(made.model, "v_scale").shape == ()
     assert nets.stored(made.model, "u_scale").shape == (16,)
+
+
+@pytest.mark.parametrize("codes", [ActivationCodes.UINT8, ActivationCodes.INT8])
+def test_operators_on_codes_mean_what_the_pairs_mean(codes):
+    """The two forms give the same codes for every convolution of a network."""
+    model = onnx.load(residual_network())
+    feeds = {"image": images()[0][:64]}
+    pairs, operators = (
+        quantize_model(model, Recipe(form=form, activations=codes), feeds)
+        for form in (Form.QDQ, Form.QOPERATOR)
+    )
+    kinds = [node.op_type for node in operators.model.graph.node]
+    assert kinds.count("QLinearConv") == 6
+    assert "Conv" not in kinds
+    onnx.checker.check_model(operators.model)
+    held = {"image": held_out(100)["image"]}
+    first, second = (
+        next(iter(Session(each.model).run(held).values())) for each in (pairs, operators)
+    )
+    # uint8 pairs fuse to the same kernels; signed ones may be moved to unsigned codes.
+    assert np.abs(second - first).max() <= 0.02 * np.abs(first).max()
+
+
+def test_a_clip_that_codes_do_not_make_stays():
+    """A Clip narrower than the range of its codes is not thrown away."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv"),
+        helper.make_node("Clip", ["c", "low", "high"], ["k"], "clip"),
+        helper.make_node("Conv", ["k", "v"], ["y"], "next"),
+    ]
+    stored = {
+        "w": nets.random(4, 3, 3, 3), "v": nets.random(4, 4, 1, 1, seed=1),
+        "low": np.float32(-0.7), "high": np.float32(0.3),
+    }  # fmt: skip
+    model = nets.net(nodes, stored, ("n", 3, 8, 8), 4)
+    feeds = nets.samples(model)
+    for form in Form:
+        made = quantize_model(model, Recipe(form=form), feeds).model
+        real, other = (Session(each).run(feeds)["y"] for each in (model, made))
+        assert np.linalg.norm(other - real) < 0.04 * np.linalg.norm(real)
+
+
+@pytest.mark.parametrize(
+    ("pads", "value", "folded"),
+    [([0, 0, 1, 2, 0, 0, 2, 1], 0.0, True), ([0, 1, 1, 1, 0, 1, 1, 1], 0.0, False),
+     ([0, 0, 1, 1, 0, 0, 1, 1], 0.5, False)],
+)  # fmt: skip
+def test_zero_padding_is_folded(pads, value, folded):
+    channels = 3 + pads[1] + pads[5]
+    nodes = [
+        helper.make_node("Pad", ["x", "pads", "value"], ["p"], "pad"),
+        helper.make_node("Conv", ["p", "w"], ["y"], "conv", pads=[1, 0, 1, 0]),
+    ]
+    stored = {
+        "pads": np.array(pads), "value": np.float32(value),
+        "w": nets.random(4, channels, 3, 3),
+    }  # fmt: skip
+    model = nets.net(nodes, stored, ("n", 3, 8, 8), 4)
+    feeds = nets.samples(model)
+    made = quantize_model(model, STATIC, feeds)
+    assert ("Pad" not in {node.op_type for node in made.model.graph.node}) == folded
+    assert error(made.model, model, feeds) < 0.03

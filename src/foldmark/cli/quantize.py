@@ -173,7 +173,7 @@ def _text(account: Account, recipe: Recipe, source: Path, output: Path) -> str:
     if account.left:
         left = [f"{n:>5}  {operator}: {reason}" for operator, reason, n in account.reasons()]
         parts.append("left in float\n" + "\n".join(left[:_NOTES]))
-    notes = [*account.methods, *account.notes]
+    notes = [*account.methods, *account.grouped_notes()]
     if notes:
         more = len(notes) - _NOTES
         tail = [f"... and {more} more"] if more > 0 else []

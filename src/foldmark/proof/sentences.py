@@ -7,6 +7,7 @@ from foldmark.runtimes.timing import Comparison
 
 __all__ = ["bound_sentence", "integer_sentence", "quality_words", "saturation_sentence", "verdict"]
 
+_FAR = 10.0
 _HOW = {
     Executor.FLOAT: "they ran in float, on weights that are float",
     Executor.FLOAT_DECODED: "they ran in float, on weights decoded when the model loads",
@@ -75,6 +76,11 @@ def bound_sentence(proof: Proof) -> str:
         return (
             f"It could hardly be faster: products with weights take {100 * bound.product_share:.0f}"
             f" % of the float model's time, so int8 can gain at most {bound.speedup:.2f} times."
+        )
+    if bound.speedup > _FAR:
+        return (
+            "Multiplying and reading weights would allow more than ten times; what the float "
+            "kernels and the other operators cost decides."
         )
     return (
         f"At most {bound.speedup:.2f} times faster is possible here: products with weights take "

@@ -28,7 +28,8 @@ from foldmark.surgery.choice import Choice, Selection
 from foldmark.surgery.dynamic import quantize_dynamic
 from foldmark.surgery.editor import Editor
 from foldmark.surgery.half import find_hazards, float_values, to_half
-from foldmark.surgery.prepare import fold_batch_norms, raise_opset, refuse_quantized
+from foldmark.surgery.prepare import fold_batch_norms, fold_pads, raise_opset, refuse_quantized
+from foldmark.surgery.qoperator import to_operators
 from foldmark.surgery.static import StaticScheme, quantize_static
 from foldmark.surgery.weight_only import (
     FLOAT_COMPUTE,
@@ -108,13 +109,12 @@ def quantize_model(
 
 def _static(work: _Work) -> onnx.ModelProto:
     recipe = work.recipe
-    if recipe.form is Form.QOPERATOR:
-        raise NotSupported("not supported: the QOperator form", todo="the QDQ form fuses to it")
     wide = recipe.activations in (ActivationCodes.UINT16, ActivationCodes.INT16)
     why = "16-bit codes" if wide else "scales per channel"
     work.model = raise_opset(work.model, 21 if wide else 13, work.account, why)
     folding = Editor(work.model)
     fold_batch_norms(folding, work.account)
+    fold_pads(folding, work.account)
     work.model = folding.finish()
     coder = _moved_and_coder(work)
     editor = Editor(work.model)
@@ -124,7 +124,8 @@ def _static(work: _Work) -> onnx.ModelProto:
     ranges = _ranges(work, editor.model, plan.observed())
     scheme = StaticScheme(recipe.activations, _schemes(recipe), coder)
     quantize_static(editor, work.account, plan, ranges, scheme, selection=work.selection)
-    return editor.finish()
+    made = editor.finish()
+    return to_operators(made, work.account) if recipe.form is Form.QOPERATOR else made
 
 
 def _moved_and_coder(work: _Work) -> Coder:

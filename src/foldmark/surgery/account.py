@@ -48,6 +48,20 @@ class Account:
         if sentence not in self.notes:
             self.notes.append(sentence)
 
+    def grouped_notes(self) -> list[str]:
+        """Return the notes; those that say one thing of several operators as one sentence."""
+        said: dict[str, list[str]] = {}
+        for note in self.notes:
+            name, colon, tail = note.partition(": ")
+            said.setdefault(tail if colon else note, []).append(name if colon else "")
+        sentences = []
+        for tail, names in said.items():
+            if len(names) > 1:
+                sentences.append(f"{len(names)} operators: {tail} ({names[0]}, {names[1]}, ...)")
+            else:
+                sentences.append(f"{names[0]}: {tail}" if names[0] else tail)
+        return sentences
+
     def reasons(self) -> list[tuple[str, str, int]]:
         """Return (operator, reason, count) of what was left, most frequent first."""
         counted = Counter((each.operator, each.reason) for each in self.left)

@@ -178,10 +178,9 @@ def _least_scale(
         needed = needed.max()
     if not (needed > made.scale).any():
         return None
-    count = int((needed > made.scale).sum())
     work.account.note(
-        f"{product.name}: the bias of {count} channels would overflow int32 with the weight's "
-        "own scale; that scale was enlarged"
+        f"{product.name}: a bias would overflow int32 with the weight's own scale; "
+        "that scale was enlarged"
     )
     return np.asarray(needed)
 
