@@ -219,11 +219,14 @@ def _weight_only(work: _Work) -> onnx.ModelProto:
 
 def _float16(work: _Work) -> onnx.ModelProto:
     seen = {}
+    values = float_values(work.model)
+    if not values:
+        raise NothingQuantized("the model holds no float32 value", where="the model")
     if work.data is not None:
         found = calibrate(
             work.model,
             work.data,
-            tensors=float_values(work.model),
+            tensors=values,
             detail=Detail.ENDS,
             batch_size=1,
             progress=work.progress,
