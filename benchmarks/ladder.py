@@ -87,9 +87,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1.0)
     options = parser.parse_args()
-    chosen = list(subjects()) if options.model is None else [
-        Subject(options.model.stem, options.model, options.calibration or options.data, options.data)
-    ]  # fmt: skip
+    if options.model is None:
+        chosen = list(subjects())
+    else:
+        calibration = options.calibration or options.data
+        chosen = [Subject(options.model.stem, options.model, calibration, options.data)]
     print("| model | recipe | MB | times faster, batch 8 | on integers | 1 - cosine | accuracy |")
     print("|---|---|---:|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as scratch:

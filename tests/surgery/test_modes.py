@@ -384,3 +384,23 @@ def test_zero_padding_is_folded(pads, value, folded):
     made = quantize_model(model, STATIC, feeds)
     assert ("Pad" not in {node.op_type for node in made.model.graph.node}) == folded
     assert error(made.model, model, feeds) < 0.03
+
+
+def test_padding_computed_from_constants_is_folded():
+    """Exporters write the pads as a small computation."""
+    nodes = [
+        helper.make_node("Reshape", ["raw", "shape"], ["r"], "r"),
+        helper.make_node("Transpose", ["r"], ["t"], "t", perm=[1, 0]),
+        helper.make_node("Reshape", ["t", "flat"], ["pads"], "f"),
+        helper.make_node("Pad", ["x", "pads"], ["p"], "pad"),
+        helper.make_node("Conv", ["p", "w"], ["y"], "conv"),
+    ]
+    stored = {
+        "raw": np.array([0, 0, 0, 0, 1, 2, 1, 0]), "shape": np.array([4, 2]),
+        "flat": np.array([-1]), "w": nets.random(4, 3, 3, 3),
+    }  # fmt: skip
+    model = nets.net(nodes, stored, ("n", 3, 8, 8), 4)
+    feeds = nets.samples(model)
+    made = quantize_model(model, STATIC, feeds)
+    assert "Pad" not in {node.op_type for node in made.model.graph.node}
+    assert error(made.model, model, feeds) < 0.03

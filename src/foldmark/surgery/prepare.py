@@ -2,10 +2,12 @@
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import version_converter
 
 from foldmark.errors import BadInput, NotSupported
 from foldmark.formats.onnx_tensor import is_external, model_tensors
+from foldmark.runtimes.onnxruntime import Session
 from foldmark.surgery.account import Account
 from foldmark.surgery.editor import Editor, array_of, attribute, consumers, node_name
 
@@ -16,6 +18,7 @@ _QUANTIZED = {
     *("ConvInteger", "QLinearConv", "QLinearMatMul", "MatMulNBits", "QGemm", "QAttention"),
     *("DynamicQuantizeMatMul", "MatMulIntegerToFloat", "DynamicQuantizeLSTM"),
 }
+_LONGEST_COMPUTATION = 64
 _IR_FOR_OPSET = {13: 7, 17: 8, 19: 9, 21: 10}
 
 
@@ -123,19 +126,52 @@ def fold_pads(editor: Editor, account: Account) -> None:
 def _zero_pads(node: onnx.NodeProto, editor: Editor) -> list[int] | None:
     """Return a Pad's spatial pads (begins, then ends) when it pads with zeros there alone."""
     mode = next((a.s for a in node.attribute if a.name == "mode"), b"constant")
-    found = editor.root.find(node.input[1]) if len(node.input) > 1 else None
+    found = computed_constant(node.input[1], editor) if len(node.input) > 1 else None
     if mode != b"constant" or found is None or (len(node.input) > 3 and node.input[3]):
         return None
     if len(node.input) > 2 and node.input[2]:
-        value = editor.root.find(node.input[2])
-        if value is None or np.asarray(array_of(value[1])).any():
+        value = computed_constant(node.input[2], editor)
+        if value is None or value.any():
             return None
-    pads = [int(n) for n in np.asarray(array_of(found[1])).ravel()]
+    pads = [int(n) for n in found.ravel()]
     axes = len(pads) // 2
     begins, ends = pads[:axes], pads[axes:]
     if axes < 3 or any(begins[:2]) or any(ends[:2]) or min(pads) < 0:
         return None
     return [*begins[2:], *ends[2:]]
+
+
+def computed_constant(name: str, editor: Editor) -> NDArray[np.generic] | None:
+    """Return a value that follows from constants alone, by running what computes it; else None.
+
+    Exporters write shapes and paddings as small computations on constants.
+    """
+    root = editor.root
+    if name in root.stored:
+        return np.asarray(array_of(root.stored[name]))
+    makers = {output: node for node in root.graph.node for output in node.output}
+    wanted, needed, stored = [name], set[str](), set[str]()
+    while wanted:
+        each = wanted.pop()
+        if not each or each in root.stored:
+            stored |= {each} & root.stored.keys()
+        elif each not in makers or len(needed) > _LONGEST_COMPUTATION:
+            return None
+        elif each not in needed:
+            needed |= set(makers[each].output)
+            wanted += makers[each].input
+    nodes = [node for node in root.graph.node if needed & set(node.output)]
+    model = onnx.ModelProto(ir_version=editor.model.ir_version)
+    model.opset_import.extend(editor.model.opset_import)
+    model.graph.name = "constants"
+    model.graph.node.extend(nodes)
+    made = {output for node in nodes for output in node.output}
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.asarray(array_of(root.stored[each])), each)
+        for each in stored - made
+    )
+    model.graph.output.append(onnx.ValueInfoProto(name=name))
+    return Session(model, threads=1).run({})[name]
 
 
 def _auto_padded(conv: onnx.NodeProto) -> bool:
