@@ -27,6 +27,7 @@ from foldmark.kernels.blocks import PIECE, RUN, Layout, Piece
 from foldmark.kernels.floats import Floats, all_finite, reader
 from foldmark.kernels.loops import Codes
 from foldmark.kernels.precision import Numbers, rounded
+from foldmark.kernels.scratch import scratch
 
 __all__ = ["CodesJob", "codes_dtype", "expanded", "first_place", "raise_non_finite", "work_dtype"]
 
@@ -146,34 +147,34 @@ class CodesJob:
         self, source: Floats, where: NDArray[np.int64], step: Floats, offset: Floats, segment: int
     ) -> Floats:
         """Return the real codes that are then rounded to integers, in a scratch buffer."""
-        scratch = np.empty(source.shape, self._work)
+        scaled = scratch("scaled", source.shape, self._work)
         scale = self._scale
         match self.rule.order:
             case ZeroOrder.AFTER_ROUNDING:
-                scale(source, where, step, segment, scratch)
+                scale(source, where, step, segment, scaled)
             case ZeroOrder.BEFORE_ROUNDING | ZeroOrder.WITH_HALF:
                 half = 0.5 if self.rule.order == ZeroOrder.WITH_HALF else 0.0
-                scale(source, where, step, segment, scratch)
-                self._round_step(scratch)
-                loops.add(scratch, where, offset + self._work.type(half), segment, scratch)
+                scale(source, where, step, segment, scaled)
+                self._round_step(scaled)
+                loops.add(scaled, where, offset + self._work.type(half), segment, scaled)
             case ZeroOrder.FUSED if self._narrow():
-                steps = expanded(step, where, segment, scratch.shape)
-                offsets = expanded(offset, where, segment, scratch.shape)
-                scratch[...] = fused_multiply_add(source, steps, offsets, self.precision)
+                steps = expanded(step, where, segment, scaled.shape)
+                offsets = expanded(offset, where, segment, scaled.shape)
+                scaled[...] = fused_multiply_add(source, steps, offsets, self.precision)
             case ZeroOrder.FUSED:
-                loops.multiply_add(source, where, step, offset, segment, scratch)
+                loops.multiply_add(source, where, step, offset, segment, scaled)
             case ZeroOrder.SUBTRACTED | ZeroOrder.SUBTRACTED_WITH_HALF:
                 moved = rounded(offset, self.precision).astype(self._work)
-                loops.add(source, where, -moved, segment, scratch)
-                self._round_step(scratch)
-                scale(scratch, where, step, segment, scratch)
+                loops.add(source, where, -moved, segment, scaled)
+                self._round_step(scaled)
+                scale(scaled, where, step, segment, scaled)
                 if self.rule.order == ZeroOrder.SUBTRACTED_WITH_HALF:
-                    self._round_step(scratch)
-                    np.add(scratch, self._work.type(0.5), out=scratch)
+                    self._round_step(scaled)
+                    np.add(scaled, self._work.type(0.5), out=scaled)
             case _:  # pragma: no cover
                 assert_never(self.rule.order)
-        self._round_step(scratch)
-        return scratch
+        self._round_step(scaled)
+        return scaled
 
     def _scale(
         self, source: Floats, where: NDArray[np.int64], step: Floats, segment: int, out: Floats
@@ -198,15 +199,16 @@ class CodesJob:
         """Return the numbers in the working dtype, rounded to the rule's precision."""
         if numbers.dtype == self._work and not self._narrow():
             return numbers
+        source = scratch("source", numbers.shape, self._work)
         with np.errstate(all="ignore"):
-            source = numbers.astype(self._work)
+            np.copyto(source, numbers, casting="unsafe")
         self._round_step(source)
         return source
 
-    def _round_step(self, scratch: Floats) -> None:
+    def _round_step(self, numbers: Floats) -> None:
         """Round what was computed in the working dtype to the rule's precision."""
         if self._narrow():
-            scratch[...] = rounded(scratch, self.precision)
+            numbers[...] = rounded(numbers, self.precision)
 
     def _store(
         self,

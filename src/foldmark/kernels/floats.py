@@ -25,6 +25,7 @@ from foldmark.exact.catalog import (
 from foldmark.exact.number import FloatFormat
 from foldmark.kernels.blocks import PIECE, Layout, Piece
 from foldmark.kernels.compiled import compiled
+from foldmark.kernels.scratch import scratch
 from foldmark.kernels.threads import each
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "reader",
     "require_finite",
     "round_in_place",
+    "widened",
     "working_dtype",
 ]
 
@@ -99,22 +101,29 @@ def reader(array: NDArray[Any], layout: Layout) -> Callable[[Piece], Floats]:
     if rows is None:
         return _gatherer(array, layout, working_dtype(data))
     dense = rows
-    if data == FLOAT16:
-        bits = dense.view(np.uint16)
-
-        def widen(piece: Piece) -> Floats:
-            out = np.empty((piece.last - piece.first, piece.stop - piece.start), np.float32)
-            source = bits[piece.first : piece.last, piece.start : piece.stop]
-            _widen_float16(source.reshape(-1), out.view(np.uint32).reshape(-1), out.reshape(-1))
-            return out
-
-        return widen
-    dtype = working_dtype(data)
 
     def see(piece: Piece) -> Floats:
-        return dense[piece.first : piece.last, piece.start : piece.stop].astype(dtype, copy=False)
+        found = dense[piece.first : piece.last, piece.start : piece.stop]
+        if data in (FLOAT32, FLOAT64):
+            return found
+        return widened(found.reshape(-1)).reshape(found.shape)
 
     return see
+
+
+def widened(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Return a contiguous row of float16, bfloat16 or float32 numbers as float32.
+
+    What is converted lies in a buffer that the calling thread's next conversion overwrites.
+    """
+    if values.dtype == np.float32:
+        return values
+    out = scratch("widened", values.shape, np.float32)
+    if values.dtype == np.float16:
+        _widen_float16(values.view(np.uint16), out.view(np.uint32), out)
+    else:
+        np.copyto(out, values, casting="unsafe")
+    return out
 
 
 def _gatherer(
@@ -124,7 +133,7 @@ def _gatherer(
 
     def gather(piece: Piece) -> Floats:
         begin = piece.first * layout.length + piece.start
-        out = np.empty(piece.size, dtype)
+        out = scratch("gathered", (piece.size,), dtype)
         walk: Any = np.nditer(
             [walked],
             ["external_loop", "buffered", "ranged"],

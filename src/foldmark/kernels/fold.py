@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foldmark.exact.catalog import FLOAT32
+from foldmark.exact.catalog import FLOAT32, FLOAT64
 from foldmark.exact.rule import Clip, Infinity, NotANumber, Rule, ZeroForm, definite
 from foldmark.kernels.affine import Grid
 from foldmark.kernels.blocks import RUN, Layout, Piece
 from foldmark.kernels.codes import CodesJob, codes_dtype, first_place, raise_non_finite, work_dtype
-from foldmark.kernels.floats import Floats, dtype_of, format_of, reader, working_dtype
+from foldmark.kernels.floats import Floats, dtype_of, format_of, reader, widened, working_dtype
 from foldmark.kernels.loops import Codes
 from foldmark.kernels.plain import Plain, plain
 from foldmark.kernels.ranges import ends_of, piece_ends, unset_ends
@@ -87,7 +87,10 @@ def _quantize_plainly(values: NDArray[Any], layout: Layout, rule: Rule) -> Quant
 
 
 class PlainRuns:
-    """A dense float32 array as runs of whole blocks that a plain rule folds in one loop each."""
+    """A dense array as runs of whole blocks that a plain rule folds in one loop each.
+
+    Halves are widened to float32 a run at a time.
+    """
 
     def __init__(self, values: Floats, layout: Layout, plain: Plain, zero_dtype: Any) -> None:
         self.values = values
@@ -102,9 +105,9 @@ class PlainRuns:
     def of(values: NDArray[Any], layout: Layout, rule: Rule) -> "PlainRuns | None":
         """Return the runs of an array, or None where rule, dtype or blocks ask for more."""
         rows = layout.rows_of(values)
-        found = (
-            None if values.dtype != np.float32 or rows is None else plain(rule.for_data(FLOAT32))
-        )
+        data = format_of(values.dtype)
+        usable = data != FLOAT64 and values.dtype.isnative and rows is not None
+        found = plain(rule.for_data(data)) if usable else None
         follow = layout.rows == 1 or layout.length % layout.segment == 0
         owned = layout.rows == layout.table[0] and follow and values.size > 0
         # One block on one core is slower than pieces of it on all of them.
@@ -128,7 +131,7 @@ class PlainRuns:
         blocks = slice(first, first + self.blocks)
         scale = self.scale.reshape(-1)[blocks]
         offset = np.empty(scale.size, np.float32)
-        numbers = self.values[self.place(first)]
+        numbers = widened(self.values[self.place(first)])
         if not self.plain.fold(numbers, self.layout.segment, scale, offset, codes):
             self.finite = False
         with np.errstate(invalid="ignore"):

@@ -15,6 +15,7 @@ from foldmark.kernels.codes import expanded
 from foldmark.kernels.floats import Floats, dtype_of
 from foldmark.kernels.loops import Codes, unfold
 from foldmark.kernels.precision import product, rounded
+from foldmark.kernels.scratch import scratch
 from foldmark.kernels.threads import each
 
 __all__ = ["numbers_from", "numbers_of"]
@@ -63,7 +64,8 @@ def numbers_from(
         where = layout.row_of[piece.first : piece.last] - piece.grid_rows.start
         found = read(piece)
         if narrow:
-            numbers = target[rows] if data == FLOAT32 else np.empty(found.shape, np.float32)
+            there = data == FLOAT32
+            numbers = target[rows] if there else scratch("numbers", found.shape, np.float32)
             s, z = scales[place].astype(np.float32), zeros[place].astype(np.float32)
             unfold(found, where, s, z, piece.segment, numbers)
         else:

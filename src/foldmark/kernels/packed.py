@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
-from threading import local
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from foldmark.kernels.floats import Floats
 from foldmark.kernels.fold import PlainRuns, quantize_array
 from foldmark.kernels.numbers import numbers_from
 from foldmark.kernels.packing import Bytes, pack, pack_into, unpack, unpack_into
+from foldmark.kernels.scratch import scratch
 from foldmark.kernels.threads import each
 
 __all__ = ["PackedGroup", "dequantize_packed", "quantize_packed"]
@@ -56,13 +56,10 @@ def quantize_packed(
         return PackedGroup(pack(group.codes, layout, offset), group.scale, group.zero_point)
     starts = runs.starts(layout.codes // gcd(layout.codes, walk.segment))
     packed = np.empty(-(-values.size // layout.codes) * layout.size, np.uint8)
-    scratch = local()
 
     def run(first: int) -> None:
         place = runs.place(first)
-        if not hasattr(scratch, "codes"):
-            scratch.codes = np.empty(runs.blocks * walk.segment, codes_dtype(rule.codes))
-        codes = scratch.codes[: place.stop - place.start]
+        codes = scratch("codes", (place.stop - place.start,), codes_dtype(rule.codes))
         runs.fold(first, codes)
         begin = place.start // layout.codes * layout.size
         size = -(-codes.size // layout.codes) * layout.size
@@ -103,7 +100,7 @@ def dequantize_packed(
         form = piece.last - piece.first, piece.stop - piece.start
         if codes is not None:
             return codes[begin : begin + piece.size].reshape(form)
-        found = np.empty(piece.size, dtype)
+        found = scratch("unpacked", (piece.size,), dtype)
         packed = group.packed[begin // layout.codes * layout.size :]
         unpack_into(packed, layout, offset, signed, found)
         return found.reshape(form)
