@@ -1,0 +1,294 @@
+"""In which fields two rules differ, where each is known only by what it is consistent with."""
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+
+from foldmark.compare.fit import Fit
+from foldmark.compare.infer import Stage
+from foldmark.compare.residuals import Suspect
+from foldmark.exact.number import FloatFormat, IntegerFormat
+from foldmark.exact.rule import (
+    AffineRule,
+    Extent,
+    ScaleRule,
+    Scaling,
+    ZeroForm,
+    ZeroPointRule,
+)
+from foldmark.formats.stored import Array
+
+__all__ = ["FieldDifference", "differences", "features_in_common", "words_for"]
+
+Features = dict[str, Hashable]
+# So many options of a side are paired with the other's; they are alike after that.
+_MOST = 400
+
+
+@dataclass(frozen=True)
+class FieldDifference:
+    """One decision that the two sides made differently.
+
+    Attributes:
+        field: its name ("rounding", "divisor", "block shape").
+        left, right: what each side does, in words.
+        alternatives: other fields that would explain the same just as well.
+        evidence: what shows it.
+    """
+
+    field: str
+    left: str
+    right: str
+    alternatives: tuple[str, ...] = ()
+    evidence: str = ""
+
+
+def differences(left: Fit, right: Fit) -> tuple[FieldDifference, ...]:
+    """List every decision that the two sides certainly made differently."""
+    found = _layouts(left, right)
+    if _same_numbers(left, right):
+        return tuple(found)
+    told = _suspects(left, right)
+    if told:
+        return (*found, *told)
+    if left.inference is None or right.inference is None:
+        return tuple(found)
+    sides = _scale_side(left), _scale_side(right)
+    found += _stage("scale", *sides)
+    if all(side.options for side in sides):  # a zero point follows from the scale
+        found += _stage("zero point", _zero_side(left), _zero_side(right))
+    found += _stage("codes", _affine_side(left), _affine_side(right))
+    return tuple(_with_evidence(each, left, right) for each in found)
+
+
+def _same_numbers(left: Fit, right: Fit) -> bool:
+    """Say whether codes, scales and zero points are equal, whatever made them."""
+    one, other = left.values, right.values
+    if one.codes.shape != other.codes.shape or left.layout.block != right.layout.block:
+        return False
+    return all(
+        np.array_equal(a, b, equal_nan=True)
+        for a, b in (
+            (one.codes, other.codes),
+            (_or_zero(one.scale), _or_zero(other.scale)),
+            (_or_zero(one.zero_point), _or_zero(other.zero_point)),
+            (_or_zero(one.offset), _or_zero(other.offset)),
+        )
+    )
+
+
+def _or_zero(array: Array | None) -> Array:
+    return np.zeros(()) if array is None else np.asarray(array, np.float64)
+
+
+def _layouts(left: Fit, right: Fit) -> list[FieldDifference]:
+    found = []
+    one, other = left.layout, right.layout
+    if one.block != other.block:
+        a, b = one.granularity(left.tensor.shape), other.granularity(right.tensor.shape)
+        found.append(FieldDifference("block shape", a, b))
+    if _bits(one.number_format) != _bits(other.number_format):
+        found.append(FieldDifference("number format", one.number_format, other.number_format))
+    return found
+
+
+def _bits(name: str) -> str:
+    return "".join(c for c in name if c.isdigit()) if "int" in name else name
+
+
+def _suspects(left: Fit, right: Fit) -> list[FieldDifference]:
+    """Tell methods apart where one side is no rounding to nearest of these weights."""
+    kinds = [fit.residuals.suspect if fit.residuals else Suspect.NEAREST for fit in (left, right)]
+    if kinds[0] == kinds[1] == Suspect.NEAREST:
+        return []
+    if kinds[0] == kinds[1] and Suspect.ONE_PLACE not in kinds:
+        return [FieldDifference("method", kinds[0].value, f"{kinds[1].value}, with other results")]
+    evidence = "; ".join(
+        f"{name}: {fit.residuals.sentence}"
+        for name, fit in (("A", left), ("B", right))
+        if fit.residuals is not None and fit.residuals.suspect is not Suspect.NEAREST
+    )
+    field = "one place" if Suspect.ONE_PLACE in kinds else "method"
+    return [FieldDifference(field, kinds[0].value, kinds[1].value, (), evidence)]
+
+
+@dataclass(frozen=True)
+class _Side:
+    """What a stage left of one side: its options as features, or words where there are none.
+
+    missed: items that even the best options do not explain.
+    """
+
+    options: tuple[Features, ...]
+    words: str
+    missed: int = 0
+
+
+def _scale_side(fit: Fit) -> _Side:
+    assert fit.inference is not None
+    stage = fit.inference.scale
+    options = tuple(_scale_features(rule) for rule in stage.options[:_MOST])
+    words = fit.shrunk or "not explained by the block's range"
+    return _Side(_unique(options), words, stage.total - stage.agree)
+
+
+def _zero_side(fit: Fit) -> _Side:
+    assert fit.inference is not None and fit.seen is not None
+    codes = fit.seen.codes_format
+    stage = fit.inference.zero_point
+    options = tuple(_zero_features(rule, codes) for rule in stage.options[:_MOST])
+    return _Side(_unique(options), "not explained", stage.total - stage.agree)
+
+
+def _affine_side(fit: Fit) -> _Side:
+    assert fit.inference is not None and fit.seen is not None
+    codes = fit.seen.codes_format
+    stage = fit.inference.affine
+    options = tuple(_affine_features(rule, codes) for rule in stage.options[:_MOST])
+    return _Side(_unique(options), _partly(stage))
+
+
+def _partly(stage: Stage[AffineRule]) -> str:
+    return f"no rule of the search ({stage.agree / max(1, stage.total):.2%} at best)"
+
+
+def _unique(options: Iterable[Features]) -> tuple[Features, ...]:
+    return tuple({tuple(o.items()): o for o in options}.values())
+
+
+def _scale_features(rule: ScaleRule) -> Features:
+    features: Features = {"range": rule.extent, "divisor": rule.denominator}
+    if rule.extent is Extent.SPAN:
+        features["zero in the range"] = rule.zero_in_range
+    if rule.extent is Extent.SIGNED_MAGNITUDE:
+        features["tie of the extremes"] = rule.tie
+    features["precision of the scale"] = rule.precision
+    features["scale stored as"] = rule.stored
+    features["tiny ranges"] = rule.tiny
+    return features
+
+
+def _zero_features(rule: ZeroPointRule, codes: IntegerFormat) -> Features:
+    features: Features = {"zero point": rule.form}
+    if rule.form in (ZeroForm.FIXED, ZeroForm.MIDDLE):
+        features["zero point at"] = rule.fixed - codes.minimum
+    if rule.form not in (ZeroForm.FIXED, ZeroForm.LOW):
+        features["scale of the zero point"] = rule.scale
+        features["precision of the zero point"] = rule.precision
+        features["rounding of the zero point"] = rule.rounding
+    return features
+
+
+def _affine_features(rule: AffineRule, codes: IntegerFormat) -> Features:
+    features: Features = {"rounding": rule.rounding, "order": rule.order, "scaling": rule.scaling}
+    if rule.scaling in (Scaling.DIVIDE, Scaling.RECIPROCAL):
+        features["scale of the codes"] = rule.scale
+    features["precision"] = rule.precision
+    features["code range"] = "full" if rule.codes.minimum == codes.minimum else "narrow"
+    return features
+
+
+def features_in_common(options: tuple[Features, ...]) -> Features:
+    """Return the features that all options share: what is certain."""
+    if not options:
+        return {}
+    return {
+        name: value
+        for name, value in options[0].items()
+        if all(option.get(name, _ABSENT) == value for option in options[1:])
+    }
+
+
+_ABSENT = object()
+
+
+def _stage(name: str, left: _Side, right: _Side) -> list[FieldDifference]:
+    """Compare what a stage left of both sides; nothing when one option explains both."""
+    if not left.options and not right.options:
+        return []
+    if not left.options or not right.options:
+        a, b = (
+            _sentence(features_in_common(side.options)) if side.options else side.words
+            for side in (left, right)
+        )
+        return [FieldDifference(name, a, b)]
+    pairs: dict[tuple[str, ...], tuple[Features, Features]] = {}
+    fewest = 1 << 30
+    for one, other in product(left.options, right.options):
+        # A field that only one of two formulas has says nothing that the formula doesn't.
+        names = tuple(n for n, value in one.items() if n in other and other[n] != value)
+        if not names:
+            return _exceptions(name, left, right)
+        if len(names) < fewest:
+            fewest, pairs = len(names), {}
+        if len(names) == fewest:
+            pairs.setdefault(names, (one, other))
+    chosen, (one, other) = next(iter(pairs.items()))
+    rest = tuple(" and ".join(names) for names in pairs if names != chosen)
+    return [
+        FieldDifference(field, words_for(one.get(field)), words_for(other.get(field)), rest)
+        for field in chosen
+    ]
+
+
+def _exceptions(name: str, left: _Side, right: _Side) -> list[FieldDifference]:
+    """Report blocks that leave the rule which otherwise explains both sides."""
+    if left.missed == right.missed:
+        return []
+    words = [
+        f"the same rule but in {side.missed} places" if side.missed else "one rule everywhere"
+        for side in (left, right)
+    ]
+    return [FieldDifference(name, words[0], words[1])]
+
+
+def _sentence(features: Features) -> str:
+    return ", ".join(f"{name} {words_for(value)}" for name, value in features.items())
+
+
+def words_for(value: Hashable) -> str:
+    """Return a field's value in words."""
+    if value is None:
+        return "-"
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, Fraction):
+        return f"{float(value):g}"
+    if isinstance(value, FloatFormat):
+        return value.name
+    if isinstance(value, tuple):
+        return (
+            " then ".join(
+                f"{t.test.name.lower().replace('_', ' ')} below {t.below} -> "
+                f"{t.action.name.lower()} {t.value}"
+                for t in value
+            )
+            or "as they are"
+        )
+    return str(value)
+
+
+_DECISIVE = {"rounding": "rounding", "order": "order", "scaling": "scaling"}
+
+
+def _with_evidence(each: FieldDifference, left: Fit, right: Fit) -> FieldDifference:
+    """Add how many elements decide against the other side's choice, where that was counted."""
+    field = _DECISIVE.get(each.field)
+    if field is None or left.inference is None or right.inference is None:
+        return each
+    counts = []
+    for name, fit, other in (("A", left, each.right), ("B", right, each.left)):
+        assert fit.inference is not None
+        fails = [
+            number
+            for (changed, value), number in fit.inference.decisive.items()
+            if changed == field and words_for(value) == other
+        ]
+        if fails:
+            counts.append(f"{max(fails)} elements of {name} rule the other out")
+    evidence = "; ".join(counts)
+    return FieldDifference(each.field, each.left, each.right, each.alternatives, evidence)
