@@ -5,7 +5,7 @@ import textwrap
 from foldmark.compare.inspection import Inspection, TensorReport
 from foldmark.formats.stored import StoredTensor
 
-__all__ = ["printable", "text"]
+__all__ = ["cut", "printable", "text"]
 
 _WIDTH = 80
 # So many tensors are listed unless all are asked for.
@@ -84,11 +84,12 @@ def _schemes(inspection: Inspection) -> str:
     lines = [f"{'scheme':<46}{'tensors':>8}{'weights':>14}{'bits':>7}"]
     for scheme, (count, elements, nbytes) in sorted(rows.items(), key=lambda r: -r[1][2]):
         bits = f"{8 * nbytes / elements:.2f}" if elements else "-"
-        lines.append(f"{_cut(scheme, 45):<46}{count:>8}{elements:>14,}{bits:>7}")
+        lines.append(f"{cut(scheme, 45):<46}{count:>8}{elements:>14,}{bits:>7}")
     return "\n".join(lines)
 
 
-def _cut(words: str, width: int) -> str:
+def cut(words: str, width: int) -> str:
+    """Shorten a name to a width, its middle left out."""
     words = printable(words)
     if len(words) <= width:
         return words
@@ -126,7 +127,7 @@ def _tensor_lines(report: TensorReport) -> list[str]:
     shape = " x ".join(str(n) for n in tensor.shape) or "scalar"
     codes = f"{report.codes.used} of {report.codes.possible}" if report.codes else "-"
     lines = [
-        f"{_cut(tensor.name, 37):<38}{_cut(shape, 17):>18}{tensor.bits_per_weight:>8.2f}{codes:>16}"
+        f"{cut(tensor.name, 37):<38}{cut(shape, 17):>18}{tensor.bits_per_weight:>8.2f}{codes:>16}"
     ]
     if report.traces is not None and report.traces.sentence():
         lines.append(f"rule: {report.traces.sentence()}")

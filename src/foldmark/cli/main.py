@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("foldmark.cli.demo", "See the main job done on a small model inside the package."),
     "explain": ("foldmark.cli.explain", "Where did the accuracy go? An account that adds up."),
     "inspect": ("foldmark.cli.inspect", "What is in this file? Schemes, scales, codes, bytes."),
+    "diff": ("foldmark.cli.diff", "Two tools, one model: which rule differs, and where first."),
     "calibrate": ("foldmark.cli.calibrate", "Learn the ranges of a model's activations from data."),
     "quantize": ("foldmark.cli.quantize", "Quantize a float model and say what was left, and why."),
     "tune": ("foldmark.cli.tune", "Quantize as far as a score allows, step by step."),

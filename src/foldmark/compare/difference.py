@@ -22,7 +22,15 @@ from foldmark.exact.rule import (
 )
 from foldmark.formats.stored import Array
 
-__all__ = ["FieldDifference", "differences", "features_in_common", "words_for"]
+__all__ = [
+    "FieldDifference",
+    "affine_features",
+    "differences",
+    "features_in_common",
+    "scale_features",
+    "words_for",
+    "zero_features",
+]
 
 Features = dict[str, Hashable]
 # So many options of a side are paired with the other's; they are alike after that.
@@ -131,7 +139,7 @@ class _Side:
 def _scale_side(fit: Fit) -> _Side:
     assert fit.inference is not None
     stage = fit.inference.scale
-    options = tuple(_scale_features(rule) for rule in stage.options[:_MOST])
+    options = tuple(scale_features(rule) for rule in stage.options[:_MOST])
     words = fit.shrunk or "not explained by the block's range"
     return _Side(_unique(options), words, stage.total - stage.agree)
 
@@ -140,7 +148,7 @@ def _zero_side(fit: Fit) -> _Side:
     assert fit.inference is not None and fit.seen is not None
     codes = fit.seen.codes_format
     stage = fit.inference.zero_point
-    options = tuple(_zero_features(rule, codes) for rule in stage.options[:_MOST])
+    options = tuple(zero_features(rule, codes) for rule in stage.options[:_MOST])
     return _Side(_unique(options), "not explained", stage.total - stage.agree)
 
 
@@ -148,7 +156,7 @@ def _affine_side(fit: Fit) -> _Side:
     assert fit.inference is not None and fit.seen is not None
     codes = fit.seen.codes_format
     stage = fit.inference.affine
-    options = tuple(_affine_features(rule, codes) for rule in stage.options[:_MOST])
+    options = tuple(affine_features(rule, codes) for rule in stage.options[:_MOST])
     return _Side(_unique(options), _partly(stage))
 
 
@@ -160,7 +168,8 @@ def _unique(options: Iterable[Features]) -> tuple[Features, ...]:
     return tuple({tuple(o.items()): o for o in options}.values())
 
 
-def _scale_features(rule: ScaleRule) -> Features:
+def scale_features(rule: ScaleRule) -> Features:
+    """Return a scale rule's decisions by name."""
     features: Features = {"range": rule.extent, "divisor": rule.denominator}
     if rule.extent is Extent.SPAN:
         features["zero in the range"] = rule.zero_in_range
@@ -172,7 +181,8 @@ def _scale_features(rule: ScaleRule) -> Features:
     return features
 
 
-def _zero_features(rule: ZeroPointRule, codes: IntegerFormat) -> Features:
+def zero_features(rule: ZeroPointRule, codes: IntegerFormat) -> Features:
+    """Return a zero point rule's decisions by name; constants count from the lowest code."""
     features: Features = {"zero point": rule.form}
     if rule.form in (ZeroForm.FIXED, ZeroForm.MIDDLE):
         features["zero point at"] = rule.fixed - codes.minimum
@@ -183,7 +193,8 @@ def _zero_features(rule: ZeroPointRule, codes: IntegerFormat) -> Features:
     return features
 
 
-def _affine_features(rule: AffineRule, codes: IntegerFormat) -> Features:
+def affine_features(rule: AffineRule, codes: IntegerFormat) -> Features:
+    """Return the decisions between value and code by name."""
     features: Features = {"rounding": rule.rounding, "order": rule.order, "scaling": rule.scaling}
     if rule.scaling in (Scaling.DIVIDE, Scaling.RECIPROCAL):
         features["scale of the codes"] = rule.scale

@@ -45,10 +45,12 @@ __all__ = ["Inference", "Stage", "infer_rule"]
 T = TypeVar("T")
 # A stage that explains less than this explains nothing: the rest would be luck.
 _EXPLAINED = 0.95
+# Where floors hold many scales, so few of the others still tell the rule.
+_SOME = 0.02
 # The first look at an option sees so many elements; those that fail it are dropped.
 _SCREEN = 1 << 13
 # So many (scale, zero point) pairs are carried into the search over codes.
-_PAIRS = 12
+_PAIRS = 48
 # So many different scales of unexplained blocks are tried as floors.
 _FLOORS = 3
 
@@ -107,10 +109,18 @@ def infer_rule(seen: Observation) -> Inference:
         scale = _search_scale(seen)
         zero_point, pairs = _search_zero_point(seen, scale)
         grids = _Grids(seen)
-        affine, codes = _search_affine(seen, pairs, grids)
+        affine, codes, fitting = _search_affine(seen, pairs, grids)
         mismatch = seen.places[codes != seen.codes] if affine.options else seen.places[:0, 0]
         decisive = _decisive(seen, affine, pairs, grids)
+    scale, zero_point = _only(scale, fitting, "scale"), _only(zero_point, fitting, "zero_point")
     return Inference(names, scale, zero_point, affine, decisive, np.sort(mismatch))
+
+
+def _only(stage: Stage[T], pairs: list[_Pair], part: str) -> Stage[T]:
+    """Keep the options of a stage that the later stages agree with."""
+    kept = {getattr(pair, part) for pair in pairs}
+    options = tuple(option for option in stage.options if option in kept)
+    return replace(stage, options=options) if options else stage
 
 
 def _matching(seen: Observation) -> Iterator[Rule]:
@@ -165,8 +175,8 @@ def _screen(seen: Observation) -> tuple[slice, slice]:
     return slice(None, None, rows), slice(0, columns)
 
 
-def _best(scored: Iterable[tuple[T, int]], total: int) -> Stage[T]:
-    """Keep the options of the highest score."""
+def _best(scored: Iterable[tuple[T, int]], total: int, enough: float = _EXPLAINED) -> Stage[T]:
+    """Keep the options of the highest score, if that is a large enough part of the total."""
     options: list[T] = []
     highest = 0
     for option, score in scored:
@@ -174,14 +184,13 @@ def _best(scored: Iterable[tuple[T, int]], total: int) -> Stage[T]:
             options, highest = [], score
         if score == highest and score:
             options.append(option)
-    enough = highest >= _EXPLAINED * total
-    return Stage(tuple(options) if enough else (), highest, total)
+    return Stage(tuple(options) if highest >= enough * total else (), highest, total)
 
 
 def _search_scale(seen: Observation) -> Stage[ScaleRule]:
     total = len(seen.scale)
     candidates = scale_rules(seen.codes_format, seen.scale_format, seen.data)
-    plain = _best(((rule, _scales_agree(seen, rule)) for rule in candidates), total)
+    plain = _best(((rule, _scales_agree(seen, rule)) for rule in candidates), total, _SOME)
     if not plain.options or plain.is_exact:
         return plain
     treated = (
@@ -196,7 +205,8 @@ def _floors(seen: Observation, rule: ScaleRule) -> Iterator[tuple[TinyRange, ...
     """Yield floors under scale and extent that the blocks without explanation suggest."""
     grid = _grid_of_blocks(seen, rule, ZeroPointRule(), _plain_affine(seen))
     left = seen.scale[rounded(grid.scale, seen.scale_format) != seen.scale]
-    for floor in np.unique(left)[:_FLOORS]:
+    values, counts = np.unique(left, return_counts=True)
+    for floor in values[np.argsort(-counts)][:_FLOORS]:
         if floor > 0:
             yield scale_at_least(float(floor))
             yield extent_at_least(float(floor) * float(rule.denominator))
@@ -304,8 +314,8 @@ class _Grids:
 
 def _search_affine(
     seen: Observation, pairs: list[_Pair], grids: _Grids
-) -> tuple[Stage[AffineRule], Array]:
-    """Return the best options and the codes that the first of them gives."""
+) -> tuple[Stage[AffineRule], Array, list[_Pair]]:
+    """Return the best options, the codes that the first of them gives, and the pairs of all."""
     rows, columns = _screen(seen)
     answers: dict[tuple[object, ...], int] = {}
     scored: list[tuple[tuple[AffineRule, _Pair], int]] = []
@@ -320,7 +330,7 @@ def _search_affine(
             answers[key] = int(np.count_nonzero(found == seen.codes[rows, columns]))
         scored.append(((affine, pair), answers[key]))
     if not scored:
-        return Stage((), 0, seen.codes.size), seen.codes
+        return Stage((), 0, seen.codes.size), seen.codes, pairs
     ahead = max(score for _, score in scored)
     slack = max(2, ahead // 2000)
     kept = [option for option, score in scored if score >= ahead - slack]
@@ -329,7 +339,7 @@ def _search_affine(
 
 def _final(
     seen: Observation, options: list[tuple[AffineRule, _Pair]], grids: _Grids
-) -> tuple[Stage[AffineRule], Array]:
+) -> tuple[Stage[AffineRule], Array, list[_Pair]]:
     found: dict[tuple[object, ...], Array] = {}
     scored = []
     for affine, pair in options:
@@ -339,11 +349,12 @@ def _final(
         if key not in found:
             found[key] = _codes(seen.values, grid, affine)
         score = int(np.count_nonzero(found[key] == seen.codes))
-        scored.append(((affine, key), score))
+        scored.append(((affine, key, pair), score))
     best = _best(scored, seen.codes.size)
-    kept = tuple(dict.fromkeys(affine for affine, _ in best.options))
+    kept = tuple(dict.fromkeys(affine for affine, _, _ in best.options))
     codes = found[best.options[0][1]] if best.options else seen.codes
-    return Stage(kept, best.agree, best.total), codes
+    fitting = list(dict.fromkeys(pair for _, _, pair in best.options))
+    return Stage(kept, best.agree, best.total), codes, fitting
 
 
 def _options(seen: Observation, pairs: list[_Pair]) -> Iterator[tuple[AffineRule, _Pair]]:

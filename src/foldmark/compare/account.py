@@ -1,0 +1,84 @@
+"""A rule known by what it is consistent with, in words: what is certain, what is open, and why."""
+
+from foldmark.compare.difference import (
+    affine_features,
+    features_in_common,
+    scale_features,
+    words_for,
+    zero_features,
+)
+from foldmark.compare.fit import Fit
+from foldmark.compare.residuals import Suspect
+from foldmark.exact.rounding import Rounding
+
+__all__ = ["describe_rule", "open_fields"]
+
+_NAMES_SHOWN = 3
+
+
+def describe_rule(fit: Fit) -> str:
+    """Say in one or two sentences how a tensor was made."""
+    if fit.inference is None or fit.seen is None:
+        return f"{fit.layout.packing}: no rule of scale and rounding is searched behind this form"
+    granularity = fit.layout.granularity(fit.tensor.shape)
+    words = [f"{fit.layout.number_format}, {granularity}", _range(fit)]
+    if fit.residuals is not None and fit.residuals.suspect is not Suspect.NEAREST:
+        words.append(f"{fit.residuals.suspect.value} ({fit.residuals.sentence})")
+    else:
+        words.append(_rounding(fit))
+    return "; ".join(word for word in words if word) + _consistent(fit)
+
+
+def _range(fit: Fit) -> str:
+    assert fit.inference is not None
+    if not fit.inference.scale.options:
+        return f"scale is {fit.shrunk}" if fit.shrunk else ""
+    common = features_in_common(tuple(map(scale_features, fit.inference.scale.options)))
+    range_words = words_for(common["range"]) if "range" in common else "the block's range"
+    divisor = f" / {words_for(common['divisor'])}" if "divisor" in common else ""
+    stored = words_for(common["scale stored as"]) if "scale stored as" in common else ""
+    return f"scale = {range_words}{divisor}" + (f" in {stored}" if stored else "")
+
+
+def _rounding(fit: Fit) -> str:
+    assert fit.inference is not None and fit.seen is not None
+    stage, codes = fit.inference.affine, fit.seen.codes_format
+    if not stage.options:
+        return f"codes follow no rule of the search ({stage.agree / max(1, stage.total):.2%})"
+    common = features_in_common(tuple(affine_features(o, codes) for o in stage.options))
+    words = [words_for(common[name]) for name in ("rounding", "order", "scaling") if name in common]
+    return "codes: " + ", ".join(words) if words else "codes: rounded to nearest"
+
+
+def _consistent(fit: Fit) -> str:
+    assert fit.inference is not None
+    names = fit.inference.names
+    if not names:
+        return ""
+    shown = ", ".join(names[:_NAMES_SHOWN])
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return f". Consistent with {shown}{more}"
+
+
+def open_fields(fit: Fit) -> list[str]:
+    """List decisions that this tensor leaves open, with the values that fit equally well."""
+    if fit.inference is None or fit.seen is None:
+        return []
+    codes = fit.seen.codes_format
+    stages = (
+        tuple(map(scale_features, fit.inference.scale.options)),
+        tuple(zero_features(o, codes) for o in fit.inference.zero_point.options),
+        tuple(affine_features(o, codes) for o in fit.inference.affine.options),
+    )
+    found = []
+    for options in stages:
+        for name in options[0] if options else ():
+            values = dict.fromkeys(option[name] for option in options if name in option)
+            if len(values) > 1 and name == "rounding" and set(values) <= _NEAREST:
+                found.append("rounding of ties: no tie in this tensor")
+            elif len(values) > 1:
+                found.append(f"{name} ({len(values)} ways)")
+    return found
+
+
+_NEAREST = {Rounding.HALF_EVEN, Rounding.HALF_AWAY, Rounding.HALF_UP, Rounding.HALF_DOWN}
