@@ -35,6 +35,7 @@ def _range(fit: Fit) -> str:
         return f"scale is {fit.shrunk}" if fit.shrunk else ""
     common = features_in_common(tuple(map(scale_features, fit.inference.scale.options)))
     range_words = words_for(common["range"]) if "range" in common else "the block's range"
+    range_words = f"({range_words})" if " - " in range_words else range_words
     divisor = f" / {words_for(common['divisor'])}" if "divisor" in common else ""
     stored = words_for(common["scale stored as"]) if "scale stored as" in common else ""
     return f"scale = {range_words}{divisor}" + (f" in {stored}" if stored else "")

@@ -18,6 +18,7 @@ from foldmark.exact.rule import (
     ScaleRule,
     Scaling,
     ZeroForm,
+    ZeroInRange,
     ZeroPointRule,
 )
 from foldmark.formats.stored import Array
@@ -261,12 +262,22 @@ def _sentence(features: Features) -> str:
     return ", ".join(f"{name} {words_for(value)}" for name, value in features.items())
 
 
+_SHORTER: dict[Enum, str] = {
+    ZeroForm.FIXED: "fixed, whatever the data",
+    Extent.SPAN: "max - min",
+    Extent.MAGNITUDE: "absmax",
+    Extent.SIGNED_MAGNITUDE: "the signed extreme",
+    ZeroInRange.FORCED: "made part of it",
+    ZeroInRange.FREE: "not made part of it",
+}
+
+
 def words_for(value: Hashable) -> str:
     """Return a field's value in words."""
     if value is None:
         return "-"
     if isinstance(value, Enum):
-        return str(value.value)
+        return _SHORTER.get(value, str(value.value))
     if isinstance(value, Fraction):
         return f"{float(value):g}"
     if isinstance(value, FloatFormat):

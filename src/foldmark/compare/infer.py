@@ -102,6 +102,14 @@ class Inference:
         return bool(self.names) or all(stages)
 
 
+@dataclass(frozen=True)
+class _Pair:
+    """A scale rule and a zero point rule that go together; None where nothing explains them."""
+
+    scale: ScaleRule | None
+    zero_point: ZeroPointRule | None
+
+
 def infer_rule(seen: Observation) -> Inference:
     """Search the rule behind an observation."""
     with np.errstate(all="ignore"):
@@ -236,14 +244,6 @@ class _Parts:
     scale: ScaleRule
     zero_point: ZeroPointRule
     affine: AffineRule
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """A scale rule and a zero point rule that go together; None where nothing explains them."""
-
-    scale: ScaleRule | None
-    zero_point: ZeroPointRule | None
 
 
 def _search_zero_point(
