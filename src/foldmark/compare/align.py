@@ -26,7 +26,7 @@ _SMALLEST = 256
 # Pieces of names that tools add and that say nothing about which weight it is.
 _ADDED = re.compile(
     r"^(inner|model|module|transformer|bert|base_model|_orig_mod)\.|"
-    r"([._](quantized|weight|weights|q|int8|qweight|data))+$"
+    r"([._](quantized|weight|weights|int8|qweight|data))+$"
 )
 _GGUF = (
     (re.compile(r"^token_embd$"), "embed_tokens"),
@@ -120,7 +120,7 @@ class _Finder:
             self.by_name.setdefault(canonical_name(tensor.name), tensor)
         self.heads = heads
         self.matches: list[Match] = []
-        self.samples: dict[tuple[str, tuple[int, ...]], Array] = {}
+        self.samples: dict[int, Array] = {}
 
     def run(self) -> Alignment:
         for tensor in list(self.left.values()):
@@ -224,7 +224,7 @@ class _Finder:
         taken = places if arrange is None else self._origin(arrange, order, shape, places)
         if taken is None:
             return None
-        key = (tensor.name, tensor.shape)
+        key = id(tensor)
         if key not in self.samples:
             if len(self.samples) > 64:
                 self.samples.clear()

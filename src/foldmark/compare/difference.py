@@ -67,9 +67,9 @@ def differences(left: Fit, right: Fit) -> tuple[FieldDifference, ...]:
     if left.inference is None or right.inference is None:
         return tuple(found)
     sides = _scale_side(left), _scale_side(right)
+    if all(side.options for side in sides):  # a zero point follows from the scale: both at once
+        sides = _grid_side(left), _grid_side(right)
     found += _stage("scale", *sides)
-    if all(side.options for side in sides):  # a zero point follows from the scale
-        found += _stage("zero point", _zero_side(left), _zero_side(right))
     found += _stage("codes", _affine_side(left), _affine_side(right))
     return tuple(_with_evidence(each, left, right) for each in found)
 
@@ -145,12 +145,18 @@ def _scale_side(fit: Fit) -> _Side:
     return _Side(_unique(options), words, stage.total - stage.agree)
 
 
-def _zero_side(fit: Fit) -> _Side:
+def _grid_side(fit: Fit) -> _Side:
+    """Return scale and zero point rules as they go together."""
     assert fit.inference is not None and fit.seen is not None
-    codes = fit.seen.codes_format
-    stage = fit.inference.zero_point
-    options = tuple(zero_features(rule, codes) for rule in stage.options[:_MOST])
-    return _Side(_unique(options), "not explained", stage.total - stage.agree)
+    codes, inference = fit.seen.codes_format, fit.inference
+    options = tuple(
+        scale_features(scale) | (zero_features(zero, codes) if zero is not None else {})
+        for scale, zero in inference.pairs[:_MOST]
+        if scale is not None
+    )
+    stages = (inference.scale, inference.zero_point)
+    missed = sum(stage.total - stage.agree for stage in stages)
+    return _Side(_unique(options), "not explained", missed)
 
 
 def _affine_side(fit: Fit) -> _Side:

@@ -40,7 +40,7 @@ from foldmark.kernels.blocks import Layout
 from foldmark.kernels.precision import rounded
 from foldmark.kernels.scales import choose
 
-__all__ = ["Inference", "Stage", "infer_rule"]
+__all__ = ["Inference", "Stage", "infer_rule", "matching_rules"]
 
 T = TypeVar("T")
 # A stage that explains less than this explains nothing: the rest would be luck.
@@ -84,6 +84,7 @@ class Inference:
         scale: how the scale follows from the block's ends; items are blocks.
         zero_point: how the zero point follows; items are blocks.
         affine: how codes follow from values; items are elements.
+        pairs: scale and zero point rules that explain all of it together.
         decisive: for a field's value that was ruled out, on how many elements it fails.
         mismatch: places in the tensor, C order, that the best option does not explain.
     """
@@ -92,6 +93,7 @@ class Inference:
     scale: Stage[ScaleRule]
     zero_point: Stage[ZeroPointRule]
     affine: Stage[AffineRule]
+    pairs: tuple[tuple[ScaleRule | None, ZeroPointRule | None], ...]
     decisive: dict[tuple[str, object], int]
     mismatch: Array
 
@@ -113,7 +115,7 @@ class _Pair:
 def infer_rule(seen: Observation) -> Inference:
     """Search the rule behind an observation."""
     with np.errstate(all="ignore"):
-        names = tuple(rule.name for rule in _matching(seen))
+        names = tuple(rule.name for rule in matching_rules(seen))
         scale = _search_scale(seen)
         zero_point, pairs = _search_zero_point(seen, scale)
         grids = _Grids(seen)
@@ -121,7 +123,8 @@ def infer_rule(seen: Observation) -> Inference:
         mismatch = seen.places[codes != seen.codes] if affine.options else seen.places[:0, 0]
         decisive = _decisive(seen, affine, pairs, grids)
     scale, zero_point = _only(scale, fitting, "scale"), _only(zero_point, fitting, "zero_point")
-    return Inference(names, scale, zero_point, affine, decisive, np.sort(mismatch))
+    together = tuple((pair.scale, pair.zero_point) for pair in fitting)
+    return Inference(names, scale, zero_point, affine, together, decisive, np.sort(mismatch))
 
 
 def _only(stage: Stage[T], pairs: list[_Pair], part: str) -> Stage[T]:
@@ -131,7 +134,7 @@ def _only(stage: Stage[T], pairs: list[_Pair], part: str) -> Stage[T]:
     return replace(stage, options=options) if options else stage
 
 
-def _matching(seen: Observation) -> Iterator[Rule]:
+def matching_rules(seen: Observation) -> Iterator[Rule]:
     """Yield the catalogue's rules that give exactly what was seen."""
     for rule in catalogue_rules(seen.codes_format):
         if any(_gives(seen, rule.for_data(data)) for data in seen.data):

@@ -22,7 +22,7 @@ class Suspect(Enum):
     LEARNED_ROUNDING = "learned rounding, as in AdaRound: up or down, not always the nearest"
     ERROR_FEEDBACK = "error feedback, as in GPTQ: later columns make up for earlier ones"
     SCALED_CHANNELS = "channels scaled before quantization, as in SmoothQuant and AWQ"
-    ROTATION = "a rotation before quantization"
+    ROTATION = "a rotation, or another order, before quantization"
     ONE_PLACE = "the same rule everywhere but in one place"
     OTHER_WEIGHTS = "other weights than these"
     UNKNOWN = "something else"
@@ -192,7 +192,7 @@ def _rotated(seen: _Seen) -> Residuals | None:
         )
         products, expected = one @ one.T, other @ other.T
         if np.linalg.norm(products - expected) < _KEPT * np.linalg.norm(expected):
-            sentence = f"elements differ, inner products agree: rotated along its {name}"
+            sentence = f"elements differ, inner products agree: turned along its {name}"
             return Residuals(Suspect.ROTATION, sentence, *shares)
     return None
 
