@@ -36,7 +36,6 @@ from foldmark.exact.rule import (
 from foldmark.exact.tools.tiny import extent_at_least, scale_at_least
 from foldmark.formats.stored import Array
 from foldmark.kernels.affine import Grid, codes_of, offset_of, step_of
-from foldmark.kernels.blocks import Layout
 from foldmark.kernels.precision import rounded
 from foldmark.kernels.scales import choose
 
@@ -173,9 +172,9 @@ def _tolerant(rule: Rule) -> Rule:
 
 
 def _codes(values: Array, grid: Grid, affine: AffineRule) -> Array:
-    layout = Layout.of(values, (1, max(1, values.shape[1])))
+    block = (1, max(1, values.shape[1]))
     column = Grid(grid.scale, grid.zero_point, grid.step[:, None], grid.offset[:, None])
-    return codes_of(values, column, affine, layout).astype(np.int64)
+    return codes_of(values, column, affine, block).astype(np.int64)
 
 
 def _screen(seen: Observation) -> tuple[slice, slice]:
