@@ -9,7 +9,6 @@ __all__ = [
     "near_tie",
     "power_of_two",
     "ties",
-    "wide_rows",
 ]
 
 
@@ -65,7 +64,7 @@ def lists(random: Random) -> list[list[float]]:
     return found
 
 
-def wide_rows(random: Random, rows: int, columns: int) -> list[list[float]]:
+def _wide_rows(random: Random, rows: int, columns: int) -> list[list[float]]:
     """Draw a matrix whose rows differ in width by up to five powers of ten."""
     return [gaussian(random, columns, 10.0 ** random.randint(-3, 2)) for _ in range(rows)]
 
@@ -73,7 +72,7 @@ def wide_rows(random: Random, rows: int, columns: int) -> list[list[float]]:
 def matrices(random: Random) -> list[list[list[float]]]:
     """Draw matrices: empty, one row, one column, rows of zeros, and rows of unlike widths."""
     rows, columns = random.randint(2, 5), random.randint(2, 5)
-    zero_row = wide_rows(random, 3, columns)
+    zero_row = _wide_rows(random, 3, columns)
     zero_row[random.randrange(3)] = [0.0] * columns
     found: list[list[list[float]]] = [
         [],
@@ -85,7 +84,7 @@ def matrices(random: Random) -> list[list[list[float]]]:
         [[random.randint(-126, 125) + 0.5, 127.0] for _ in range(rows)],
         [[127.0, 0.5], [12.7, 0.25], [1.27, -0.015]],
     ]
-    found += [wide_rows(random, random.randint(2, 5), random.randint(2, 5)) for _ in range(8)]
+    found += [_wide_rows(random, random.randint(2, 5), random.randint(2, 5)) for _ in range(8)]
     square = random.randint(2, 4)
-    found += [wide_rows(random, square, square) for _ in range(3)]
+    found += [_wide_rows(random, square, square) for _ in range(3)]
     return found

@@ -7,7 +7,6 @@ from typing import Any
 
 __all__ = [
     "CODE",
-    "COUNT",
     "INT32",
     "NIBBLE",
     "PERCENT",
@@ -50,7 +49,6 @@ UCODE = Number("int", 0, 255)
 NIBBLE = Number("int", -8, 7)
 WIDE_CODE = Number("int", -32767, 32767)
 INT32 = Number("int", -(1 << 31), (1 << 31) - 1)
-COUNT = Number("int", 1, 1 << 40)
 PERCENT = Number("int", 1, 100)
 
 
@@ -138,10 +136,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Step:
-    """One chapter of the course: its number, the name of its text, its functions.
-
-    `modules` are imports allowed beside the standard library: none in any step so far.
-    """
+    """One chapter of the course: its number, the name of its text, its functions."""
 
     number: int
     name: str

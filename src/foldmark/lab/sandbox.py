@@ -151,15 +151,7 @@ def _run(source: str, calls: Sequence[Call], limits: Limits, scratch: str) -> Ru
             "cpu_seconds": limits.cpu_seconds,
         }
     )
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-B", "-c", _LEARNER.read_text(encoding="utf-8")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=scratch,
-        env={"HOME": scratch, "TMPDIR": scratch, "LC_ALL": "C.UTF-8"},
-        start_new_session=True,
-    )
+    process = _begin(scratch)
     assert process.stdin and process.stdout and process.stderr
     changed = threading.Event()
     answers = _Collector(process.stdout, limits.answer_bytes, changed)
@@ -180,6 +172,19 @@ def _run(source: str, calls: Sequence[Call], limits: Limits, scratch: str) -> Ru
             pipe.close()
     ending = _ending(process.returncode, answers, printed, in_time)
     return _read(bytes(answers.data), len(calls), ending, bytes(printed.data))
+
+
+def _begin(scratch: str) -> subprocess.Popen[bytes]:
+    """Start an interpreter without site packages, without our environment, in an empty folder."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-B", "-c", _LEARNER.read_text(encoding="utf-8")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=scratch,
+        env={"HOME": scratch, "TMPDIR": scratch, "LC_ALL": "C.UTF-8"},
+        start_new_session=True,
+    )
 
 
 def _wait(

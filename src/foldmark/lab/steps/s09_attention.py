@@ -209,4 +209,3 @@ STEP = Step(
         ),
     ),
 )
-__all__ = ["STEP", "attention", "by_column", "key_errors", "scenes", "unfold_columns"]
