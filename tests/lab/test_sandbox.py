@@ -19,6 +19,8 @@ def run(body: str, *arguments: object, limits: Limits = PATIENT) -> Run:
 STOPS = [
     ("while True: pass", Stop.TIME),
     ("import time; time.sleep(60)", Stop.TIME),
+    ("import signal; signal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass", Stop.TIME),
+    ("import os\nos.abort()", Stop.CRASHED),
     ("while True: print('flood')", Stop.PRINTED),
     ("import sys; sys.exit(0)", Stop.EXITED),
     ("import os; os._exit(0)", Stop.EXITED),

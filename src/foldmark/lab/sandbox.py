@@ -220,9 +220,11 @@ def _ending(
         return Stopped(Stop.PRINTED)
     if answers.overflowed:
         return Stopped(Stop.TOO_MUCH)
-    if not in_time or returncode == -getattr(signal, "SIGXCPU", 24):
+    # 24 is the soft limit of processor time. 9 is the hard one for those who ignore it; it is how
+    # we end a process, too, but then the answers are complete or the reason is known by now.
+    if not in_time or returncode in (-24, -9):
         return Stopped(Stop.TIME)
-    if returncode < 0 and returncode != -9:  # 9 is how we end it
+    if returncode < 0:
         return Stopped(Stop.CRASHED, _signal_name(-returncode))
     return None
 

@@ -23,7 +23,6 @@ from foldmark.lab.exercise import (
 from foldmark.lab.steps.s04_ruler import CLOSE
 from foldmark.lab.steps.s06_rows import (
     Matrix,
-    by_column,
     quantize_per_row,
     quantize_per_tensor,
     transposed,
