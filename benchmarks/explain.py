@@ -8,24 +8,20 @@ pass of the float model by ONNX Runtime at its best. Then the time to build the 
 graph, and peak memory against a forward pass that returns every site's tensor.
 """
 
-# ruff: noqa: E402  (the path comes before the imports)
-
-import sys
-from pathlib import Path
-
-# A file beside this one is called inspect, like a module that numpy imports.
-sys.path[0] = str(Path(__file__).resolve().parents[1])
-
 import resource
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.models.copies import Copy, quantized
 from tests.models.minilm import SENTENCES, minilm, tokens
 

@@ -192,15 +192,21 @@ class Replay:
         """
         built = self._derivative(recording, metric, inputs)
         points, shares = np.polynomial.legendre.leggauss(nodes)
-        sums = {name: np.zeros(shape, np.float32) for name, shape in built.sums.items()}
-        given = {so_far(name): array for name, array in sums.items()}
-        results = {total_of(name): array for name, array in sums.items()}
+        sums: dict[str, Array] = {}
+        given: dict[str, Array] = {so_far(n): np.zeros((), np.float32) for n in built.names}
         for point, share in zip((points + 1) / 2, shares / 2, strict=True):
             amounts = np.full(len(self.sites), point, np.float32)
             feeds = self._inputs(recording.feeds, recording.delta, amounts)
             feeds |= {**inputs, **given, _SHARE: np.array(share, built.dtype)}
-            built.session.run_into(feeds, results)
-        gradients = {site: sums[name] for site, name in built.gradients.items()}
+            if sums:
+                built.session.run_into(feeds, sums)
+            else:
+                # The runtime's own memory, which it has at hand from the batch before.
+                sums = built.session.run(feeds, [total_of(name) for name in built.names])
+                given = {so_far(name): sums[total_of(name)] for name in built.names}
+        gradients = {
+            site: _as_float32(sums[total_of(name)]) for site, name in built.gradients.items()
+        }
         met = [site.name for site in self.sites if site.name in gradients]
         products = self._across(lambda name: dot(gradients[name], recording.delta[name]), met)
         entries = dict.fromkeys((site.name for site in self.sites), 0.0)
@@ -269,7 +275,7 @@ class Replay:
                 shapes,
                 Session(adding_up(derivative, facts), threads=self._threads),
                 self._gradients(derivative),
-                {name: facts[value].shape for value, name in derivative.gradients.items()},
+                tuple(dict.fromkeys(derivative.gradients.values())),
                 facts[scalar].dtype,
             )
         )
@@ -318,7 +324,7 @@ class _Built:
         shapes: what a batch must have in common with the one it was built for.
         session: adds gradients to what it is given.
         gradients: site name -> name of its gradient.
-        sums: name of a gradient -> its shape.
+        names: of the gradients, each once.
         dtype: of the metric.
     """
 
@@ -326,7 +332,7 @@ class _Built:
     shapes: Mapping[str, object]
     session: Session
     gradients: Mapping[str, str]
-    sums: Mapping[str, tuple[int, ...]]
+    names: tuple[str, ...]
     dtype: np.dtype[np.generic]
 
 

@@ -90,9 +90,9 @@ def adding_up(derivative: Derivative, facts: Facts) -> LightModel:
     for output in model.graph.output:
         output.name = total_of(output.name) if output.name in values else output.name
     for name, value in values.items():
+        # Of no stated shape, so that a scalar 0 can stand for "nothing yet".
         element = onnx.helper.np_dtype_to_tensor_dtype(facts[value].dtype)
-        shape = facts[value].shape
-        model.graph.input.append(onnx.helper.make_tensor_value_info(so_far(name), element, shape))
+        model.graph.input.append(onnx.helper.make_tensor_value_info(so_far(name), element, None))
     return LightModel(model, derivative.model.weights)
 
 
