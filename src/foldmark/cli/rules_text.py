@@ -109,9 +109,10 @@ def check_text(check: FileCheck) -> str:
 
 def _check_verdict(check: FileCheck) -> str:
     parts = [f"{c.agree} of {check.count} by {c.engine}" for c in check.engines]
-    return f"{', '.join(parts)}: " + (
-        "all that was answered agrees." if check.all_agree else "not all agree."
-    )
+    if not check.all_agree:
+        return f"{', '.join(parts)}: not all agree."
+    complete = not any(c.unanswered for c in check.engines)
+    return f"{', '.join(parts)}: " + ("all agree." if complete else "all that was asked agrees.")
 
 
 def _difference_lines(result: EngineCheck) -> list[str]:
@@ -134,7 +135,8 @@ def _parting_lines(first: Rule | Operator, second: Rule | Operator, parting: Par
     lines = [f"They part on [{numbers}]{given} (float32):"]
     for entry, codes in ((first, parting.first), (second, parting.second)):
         lines += ["", f"{entry.name}  ->  codes {' '.join(map(str, codes))}"]
-        lines += [f"  {line}" for line in _worked(entry, parting)]
+        for line in _worked(entry, parting):
+            lines += textwrap.wrap(line, _WIDTH, initial_indent="  ", subsequent_indent="      ")
     return lines
 
 
