@@ -302,14 +302,16 @@ def test_channels_last_is_refused_by_name() -> None:
         read_quantized(coded.net.model("com.microsoft"), None)
 
 
-def test_an_integer_result_stays_one() -> None:
+def test_an_integer_result_is_dequantized() -> None:
     coded = Coded(ROWS)
     out = coded.parameters("h", 3.0)
     micro(coded, "QLinearSigmoid", [*coded.x, *out], "h")
     coded.net.outputs.clear()
     coded.net.output("h_quantized", TensorProto.UINT8)
-    model = coded.net.model("com.microsoft")
-    graph = read_quantized(model, None)
-    assert [site.name for site in graph.sites] == ["x"]
-    for each in (graph.simulated, graph.skeleton):
-        assert run(each, ROWS)["h_quantized"].dtype == np.uint8
+    graph = read_quantized(coded.net.model("com.microsoft"), None)
+    assert [(site.name, site.operator) for site in graph.sites] == [
+        ("x", "Sigmoid"),
+        ("h", "output"),
+    ]
+    for each in (graph.original, graph.simulated, graph.skeleton):
+        assert run(each, ROWS)["h_quantized"].dtype == np.float32

@@ -62,6 +62,21 @@ def test_a_certain_class_stays_the_most_probable() -> None:
     np.testing.assert_array_equal(simulated(net.model(), feeds) * 256, [[255, 0, 0, 0]])
 
 
+def test_a_certain_class_given_and_returned_as_codes() -> None:
+    net = Network()
+    net.input("x", [1, 4], TensorProto.INT8)
+    scale, zero = net.constant("xs", np.float32(0.1)), net.constant("xz", np.int8(0))
+    net.node("Softmax", [net.node("DequantizeLinear", ["x", scale, zero], "xf")], "yf", axis=-1)
+    parameters = [net.constant("ys", np.float32(1 / 256)), net.constant("yz", np.int8(-128))]
+    net.node("QuantizeLinear", ["yf", *parameters], "y")
+    net.output("y", TensorProto.INT8)
+    feeds = {"x": np.array([[127, -128, -128, -128]], np.int8)}
+    graph = read_quantized(net.model(), None)
+    assert [(site.name, site.operator) for site in graph.sites] == [("yf", "output")]
+    for each in (graph.original, graph.simulated):
+        np.testing.assert_array_equal(run(each, feeds)["y"] * 256, [[255, 0, 0, 0]])
+
+
 def test_a_certain_class_in_integers_too() -> None:
     net = Network()
     net.input("x", [1, 4])

@@ -361,15 +361,27 @@ def test_codes_that_are_compared_between_the_pair(operator: str) -> None:
     prove(net.model(), None, {"x": X["x"][None]})
 
 
-def test_codes_may_be_an_output() -> None:
+def test_outputs_that_are_codes_are_dequantized() -> None:
     net = Network()
     net.input("x", ["n", 6])
     x = net.pair("x", np.float32(0.1), np.int8(7))
     net.node("Neg", [x], "h")
     net.pair("h", np.float32(0.1), np.int8(7))
-    net.output("h_q", TensorProto.INT8)
+    net.node("Transpose", ["h_q"], "turned", perm=[1, 0])
+    for name in ("h_q", "turned"):
+        net.output(name, TensorProto.INT8)
     net.output("h_dq")
-    prove(net.model(), None, X)
+    model = net.model()
+    graph = read_quantized(model, None)
+    assert [site.name for site in graph.sites] == ["x", "h"]
+    assert model.graph.output[0].type.tensor_type.elem_type == TensorProto.INT8
+    codes = run(model, X)
+    for each in (graph.original, graph.simulated):
+        real = run(each, X)
+        np.testing.assert_array_equal(real["h_q"], real["h_dq"])
+        np.testing.assert_array_equal(real["turned"], real["h_q"].T)
+        np.testing.assert_allclose(real["h_q"], (codes["h_q"] - 7.0) * 0.1, rtol=1e-6)
+    assert not any("Quantize" in node.op_type for node in graph.skeleton.graph.node)
 
 
 def test_integer_inputs_are_no_sites() -> None:

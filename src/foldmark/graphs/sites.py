@@ -98,7 +98,8 @@ class QuantizedGraph:
     """A quantized model taken apart.
 
     Attributes:
-        original: the model as given, for the runtime's real kernels.
+        original: the model as given, for the runtime's real kernels; outputs that are codes
+            are dequantized.
         simulated: the same arithmetic with every operator on integers written as
             DequantizeLinear, float operator, QuantizeLinear; inputs and outputs unchanged.
             Run it with graph optimizations off.

@@ -9,6 +9,7 @@ import onnx
 from numpy.typing import NDArray
 
 from foldmark.errors import ModelsDiffer, NotSupported
+from foldmark.graphs.reading.outputs import with_float_outputs
 from foldmark.graphs.reading.read import read_quantized
 from foldmark.graphs.sites import QuantizedGraph, Site, SiteKind, UnmatchedWeight
 from foldmark.ledger.paths import FlatPair, flatten_pair
@@ -202,7 +203,7 @@ class Models:
     @cached_property
     def _real_session(self) -> Session | None:
         try:
-            return Session(self.quantized)
+            return Session(with_float_outputs(self.quantized))
         except NotSupported as refused:
             self._notes.append(
                 f"ONNX Runtime does not run the quantized model ({refused.what}): the kernel line "

@@ -17,6 +17,7 @@ from foldmark.graphs.matching.same_network import changed_constants, check_same_
 from foldmark.graphs.reading.absorbed import OriginalGraph
 from foldmark.graphs.reading.assembly import assemble, simulated_nodes, skeleton_nodes
 from foldmark.graphs.reading.half import widen
+from foldmark.graphs.reading.outputs import with_float_outputs
 from foldmark.graphs.reading.preparation import prepared
 from foldmark.graphs.reading.rules import ON_CODES, RULES, key_of
 from foldmark.graphs.reading.workspace import Draft, Workspace, subgraphs
@@ -35,6 +36,7 @@ def read_quantized(
     `before` and `after` carry the same names too: for an activation the skeleton has an
     Identity from `before` to `after`. A weight is an initializer called `after`, which holds
     the dequantized values in the simulated graph and the float original in the skeleton.
+    An output that is codes gets a DequantizeLinear behind it, in the original too.
 
     Args:
         quantized: the quantized model; control flow already specialised.
@@ -45,6 +47,7 @@ def read_quantized(
         ModelsDiffer: the float model is another network.
         OperatorNotSupported: an operator on codes that no rule reads, by name.
     """
+    quantized = with_float_outputs(quantized)
     original = None if float_model is None else OriginalGraph(float_model)
     space = Workspace.of(prepared(quantized), original)
     for node in space.model.graph.node:
