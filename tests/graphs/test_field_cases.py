@@ -7,6 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.graphs.networks import Network, draw
 from tests.graphs.proof import Arithmetic, constants, prove, run
 
+import foldmark
 from foldmark.errors import NothingQuantized, OperatorNotSupported
 from foldmark.graphs.control_flow import specialise
 from foldmark.graphs.reading.read import read_quantized
@@ -297,3 +298,20 @@ def test_an_operator_on_codes_that_is_not_read_is_named() -> None:
     net.output("y")
     with pytest.raises(OperatorNotSupported, match="Abs on codes"):
         read_quantized(net.model(), None)
+
+
+def test_a_model_with_integer_outputs_is_explained_against_a_float_one() -> None:
+    w = draw(6, 4)
+    step = np.float32(np.abs(w).max() / 127)
+    net, plain = Network(), Network()
+    for each in (net, plain):
+        each.input("x", ["n", 6])
+    x = net.pair("x", np.float32(0.04), np.int8(3))
+    net.node("MatMul", [x, net.stored("w", np.rint(w / step).astype(np.int8), step)], "h")
+    parameters = [net.constant("hs", np.float32(0.08)), net.constant("hz", np.int8(1))]
+    net.node("QuantizeLinear", ["h", *parameters], "y")
+    net.output("y", TensorProto.INT8, ["n", 4])
+    plain.node("MatMul", ["x", plain.constant("w", w)], "y")
+    plain.output("y", shape=["n", 4])
+    report = foldmark.explain(plain.model(), net.model(), {"x": draw(16, 6)})
+    assert "3 sites" in str(report)
