@@ -71,6 +71,12 @@ class Page:
         self.send("Input.dispatchKeyEvent", **down, windowsVirtualKeyCode=code, text=text)
         self.send("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
 
+    def mouse(self, kind: str, x: float, y: float) -> None:
+        """Press, move or release the left button of the mouse at a place."""
+        self.send(
+            "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1
+        )
+
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
             piece = os.read(self._back, 1 << 16)

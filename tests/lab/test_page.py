@@ -175,6 +175,29 @@ def test_the_page_is_used_by_keyboard_alone(browser: Page) -> None:
 
 
 @needs_chromium
+def test_a_value_is_dragged(browser: Page) -> None:
+    browser.evaluate(
+        "state.granularity = 'one'; state.rounding = 'half_even'; state.outlier = null;"
+        "load('step2');"
+        "document.querySelector('#values .row input[type=range]').scrollIntoView(); null"
+    )
+    left, top, width, height = browser.evaluate(
+        "(() => { const r = document.querySelector('#values .row input[type=range]')"
+        ".getBoundingClientRect(); return [r.left, r.top, r.width, r.height]; })()"
+    )
+    y, middle = top + height / 2, left + width / 2
+    browser.mouse("mousePressed", middle, y)
+    assert browser.evaluate("state.values[0]") == pytest.approx(0.0, abs=0.02)
+    browser.mouse("mouseMoved", left + width - 1, y)
+    browser.mouse("mouseReleased", left + width - 1, y)
+    assert browser.evaluate("state.values[0]") == pytest.approx(1.5, abs=0.02)
+    # Its field, its code and the scale that it now sets have followed.
+    assert browser.evaluate("document.querySelector('#values .row .field input').value") == "1.5"
+    assert browser.evaluate("document.querySelector('#values .row .code').textContent") == "127"
+    assert "scale 0.0118" in browser.evaluate("document.getElementById('strips').textContent")
+
+
+@needs_chromium
 def test_the_softmax_moves_with_the_values(browser: Page) -> None:
     browser.evaluate(
         "state.granularity = 'one'; state.rounding = 'half_even'; state.outlier = null;"
