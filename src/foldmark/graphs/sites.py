@@ -52,7 +52,7 @@ class Site:
     The error that a site adds is `delta = after - before`, both seen in the quantized run.
 
     Attributes:
-        name: unique and readable; the name of the quantized tensor where one survives.
+        name: unique and readable; the tensor's name in the float model where it is known.
         kind: weight, activation, bias, key or value.
         operator: type of the operator that consumes the tensor ("MatMul").
         layer: module path recovered from node and weight names
@@ -61,7 +61,8 @@ class Site:
             initializer for weights and biases.
         before: value in `QuantizedGraph.simulated` holding the float tensor as the quantized
             run sees it; for weights and biases the name of the initializer in `skeleton`.
-        after: value in `QuantizedGraph.simulated` holding it quantized and dequantized.
+        after: value in `QuantizedGraph.simulated` holding it quantized and dequantized; an
+            initializer for weights and biases.
         encoding: number format and granularity.
         codes: the stored codes of a weight or bias, in the tensor's layout in the skeleton,
             None for activations.
