@@ -76,3 +76,20 @@ def test_casts_above_the_top_of_e4m3_and_a_scale_never_calibrated() -> None:
     scale = np.float32(921 / 448)
     scaled = round_to_format(keys / scale, E4M3FN) * scale
     assert np.allclose(scaled, [921, -921, 3.598, 0.0201, 460.5], rtol=3e-3)
+
+
+def test_float32_to_float16_for_every_pattern_near_a_float16() -> None:
+    from foldmark.kernels.floats import narrow_to_float16
+
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    steps = np.arange(-2, 3, dtype=np.int64)
+    middles = halves.view(np.uint32).astype(np.int64)[:, None] + (1 << 12) + steps
+    near = np.concatenate([halves.view(np.uint32).astype(np.int64)[:, None] + steps, middles], 1)
+    drawn = np.random.default_rng(5).integers(0, 1 << 32, 200_000)
+    values = np.concatenate([near.ravel() % (1 << 32), drawn]).astype(np.uint32).view(np.float32)
+    out = np.empty(values.shape, np.float16)
+    narrow_to_float16(values, out)
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = values.astype(np.float16)
+    same = out.view(np.uint16) == expected.view(np.uint16)
+    assert (same | (np.isnan(out) & np.isnan(values))).all()

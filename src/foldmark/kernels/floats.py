@@ -34,6 +34,7 @@ __all__ = [
     "dtype_of",
     "first_non_finite",
     "format_of",
+    "narrow_to_float16",
     "reader",
     "require_finite",
     "round_in_place",
@@ -176,6 +177,42 @@ def _widen_float16(
     for i in range(halves.size):
         sign = np.uint32(np.uint32(halves[i] & np.uint16(0x8000)) << np.uint32(16))
         bits[i] = np.uint32(bits[i] | sign)
+
+
+def narrow_to_float16(values: NDArray[np.float32], out: NDArray[np.float16]) -> None:
+    """Write float32 numbers as float16, to nearest with ties to even; both flat and contiguous."""
+    magnitude = scratch("magnitude", values.shape, np.float32)
+    bits = values.view(np.uint32)
+    _narrow_float16(values, bits, magnitude, magnitude.view(np.uint32), out.view(np.uint16))
+
+
+@compiled
+def _narrow_float16(
+    values: NDArray[np.float32],
+    bits: NDArray[np.uint32],
+    magnitude: NDArray[np.float32],
+    raised: NDArray[np.uint32],
+    out: NDArray[np.uint16],
+) -> None:
+    """Write float16 codes; `bits` is `values`, and `raised` is `magnitude`, seen as integers.
+
+    Numbers with a full mantissa: drop 13 bits, rounded to even by adding half a step less one,
+    plus the last bit that stays; a carry walks into the exponent, and at the top into infinity.
+    Smaller ones: 1/2 has the step of float16's subnormals, so adding it rounds to them.
+    """
+    for i in range(values.size):
+        magnitude[i] = abs(values[i]) + np.float32(0.5)
+    for i in range(values.size):
+        size = np.uint32(bits[i] & np.uint32(0x7FFFFFFF))
+        odd = np.uint32(np.uint32(size >> np.uint32(13)) & np.uint32(1))
+        carried = np.uint32(np.uint32(size + np.uint32(0xFFF)) + odd)
+        normal = np.uint32(np.uint32(carried - np.uint32(112 << 23)) >> np.uint32(13))
+        small = np.uint32(raised[i] - np.uint32(0x3F000000))
+        code = small if size < np.uint32(0x38800000) else normal
+        code = np.uint32(0x7C00) if size >= np.uint32(0x47800000) else code
+        code = np.uint32(0x7E00) if size > np.uint32(0x7F800000) else code
+        sign = np.uint32(np.uint32(bits[i] >> np.uint32(16)) & np.uint32(0x8000))
+        out[i] = np.uint16(code | sign)
 
 
 def round_in_place(values: Floats, precision: FloatFormat) -> None:

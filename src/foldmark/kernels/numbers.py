@@ -6,13 +6,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foldmark.exact.catalog import FLOAT32
+from foldmark.exact.catalog import FLOAT16, FLOAT32
 from foldmark.exact.number import FloatFormat
 from foldmark.exact.rule import AffineRule, definite
 from foldmark.kernels.arithmetic import add, divide, subtract
 from foldmark.kernels.blocks import Layout, Piece
 from foldmark.kernels.codes import expanded
-from foldmark.kernels.floats import Floats, dtype_of
+from foldmark.kernels.floats import Floats, dtype_of, narrow_to_float16
 from foldmark.kernels.loops import Codes, unfold
 from foldmark.kernels.precision import product, rounded
 from foldmark.kernels.scratch import scratch
@@ -68,6 +68,9 @@ def numbers_from(
             numbers = target[rows] if there else scratch("numbers", found.shape, np.float32)
             s, z = scales[place].astype(np.float32), zeros[place].astype(np.float32)
             unfold(found, where, s, z, piece.segment, numbers)
+            if data == FLOAT16:
+                narrow_to_float16(numbers.reshape(-1), target[rows].reshape(-1))
+                return
         else:
             s = expanded(scales[place], where, piece.segment, found.shape)
             z = expanded(zeros[place], where, piece.segment, found.shape)
