@@ -29,7 +29,8 @@ from foldmark.graphs.derivative.facts import element_types
 from foldmark.graphs.emitter import Emitter
 from foldmark.graphs.reading.read import read_quantized
 from foldmark.graphs.sites import QuantizedGraph
-from foldmark.ledger.replay import Recording, Replay, is_stored
+from foldmark.ledger.recording import Recording, is_stored
+from foldmark.ledger.replay import Replay
 from foldmark.runtimes.onnxruntime import Session, available_threads
 
 SAMPLES, LENGTH = 16, 64

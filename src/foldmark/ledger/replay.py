@@ -10,17 +10,16 @@ run of a graph that holds the model and its derivative; its cost does not depend
 of sites.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
-from foldmark.errors import DataMismatch, NonFiniteValue
-from foldmark.graphs.derivative.facts import Fact, element_types, probe, shapes_follow_data
+from foldmark.errors import DataMismatch
+from foldmark.graphs.derivative.facts import Fact, probe, shapes_follow_data
 from foldmark.graphs.derivative.gradient import (
     Derivative,
     adding_up,
@@ -29,7 +28,6 @@ from foldmark.graphs.derivative.gradient import (
     total_of,
 )
 from foldmark.graphs.derivative.prepare import prepare
-from foldmark.graphs.emitter import Emitter
 from foldmark.graphs.injection import (
     AMOUNTS,
     MetricPiece,
@@ -37,35 +35,25 @@ from foldmark.graphs.injection import (
     delta_name,
     inject,
 )
-from foldmark.graphs.light import LightModel, lighten, sharing, with_outputs
-from foldmark.graphs.sites import QuantizedGraph, Site, SiteKind
+from foldmark.graphs.light import LightModel, lighten, sharing
+from foldmark.graphs.sites import QuantizedGraph, Site
+from foldmark.ledger.recording import (
+    Float32,
+    Recording,
+    as_float32,
+    check_finite,
+    dot,
+    error_name,
+    is_stored,
+    stored_errors,
+    with_errors,
+)
 from foldmark.runtimes.onnxruntime import Array, Optimization, Session, Weights, available_threads
 
-__all__ = ["Integral", "Recording", "Replay"]
+__all__ = ["Integral", "Recording", "Replay", "dot"]
 
-Float32 = NDArray[np.float32]
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True)
-class Recording:
-    """What one batch showed.
-
-    Attributes:
-        feeds: the batch.
-        simulated: outputs of the simulated quantized model.
-        start: outputs of the float skeleton (all amounts 0).
-        before: site name -> its tensor as the quantized run sees it, before quantization;
-            weights and biases too.
-        delta: site name -> error that the site adds, of the same shape.
-    """
-
-    feeds: Mapping[str, Array]
-    simulated: Mapping[str, Array]
-    start: Mapping[str, Array]
-    before: Mapping[str, Float32]
-    delta: Mapping[str, Float32]
 
 
 @dataclass(frozen=True)
@@ -112,11 +100,11 @@ class Replay:
         self._seen = tuple(s for s in graph.sites if not is_stored(s))
         skeleton = prepare(graph.skeleton)
         simulated = sharing(lighten(graph.simulated), skeleton)
-        self._weights, self._weight_errors = _stored_errors(skeleton, simulated, self._stored)
+        self._weights, self._weight_errors = stored_errors(skeleton, simulated, self._stored)
         self._outputs = tuple(value.name for value in graph.skeleton.graph.output)
         self._injected = inject(skeleton, graph.sites)
         self._probe = probe(self._injected.model)
-        recording, self._before = _with_errors(simulated, self._seen)
+        recording, self._before = with_errors(simulated, self._seen)
         self._simulated = Session(
             recording, optimization=Optimization.OFF, threads=threads, weights=Weights.SHARED
         )
@@ -136,9 +124,9 @@ class Replay:
         results = self._simulated.run(feeds)
         before, delta = dict(self._weights), dict(self._weight_errors)
         for site in self._seen:
-            before[site.name] = _as_float32(results[self._before[site.name]])
-            delta[site.name] = _as_float32(results[_error_name(site)])
-        self._across(lambda site: _check_finite(site, delta[site.name]), self._seen)
+            before[site.name] = as_float32(results[self._before[site.name]])
+            delta[site.name] = as_float32(results[error_name(site)])
+        self._across(lambda site: check_finite(site, delta[site.name]), self._seen)
         start = self._skeleton.run(feeds)
         return Recording(
             feeds=dict(feeds),
@@ -205,7 +193,7 @@ class Replay:
                 sums = built.session.run(feeds, [total_of(name) for name in built.names])
                 given = {so_far(name): sums[total_of(name)] for name in built.names}
         gradients = {
-            site: _as_float32(sums[total_of(name)]) for site, name in built.gradients.items()
+            site: as_float32(sums[total_of(name)]) for site, name in built.gradients.items()
         }
         met = [site.name for site in self.sites if site.name in gradients]
         products = self._across(lambda name: dot(gradients[name], recording.delta[name]), met)
@@ -334,123 +322,3 @@ class _Built:
     gradients: Mapping[str, str]
     names: tuple[str, ...]
     dtype: np.dtype[np.generic]
-
-
-_PIECE = 4096
-
-
-def is_stored(site: Site) -> bool:
-    """Return True when the site's tensor is a constant of the model."""
-    return site.kind in (SiteKind.WEIGHT, SiteKind.BIAS)
-
-
-def dot(left: Float32, right: Float32) -> float:
-    """Return the inner product: float32 within pieces of 4,096, float64 between them."""
-    left, right = left.ravel(), right.ravel()
-    whole = left.size // _PIECE * _PIECE
-    pieces = np.linalg.vecdot(left[:whole].reshape(-1, _PIECE), right[:whole].reshape(-1, _PIECE))
-    rest = left[whole:].astype(np.float64) @ right[whole:].astype(np.float64)
-    return float(pieces.sum(dtype=np.float64) + rest)
-
-
-def _as_float32(array: Array) -> Float32:
-    return array.astype(np.float32, copy=False)
-
-
-def _check_finite(site: Site, delta: Float32) -> None:
-    if np.isfinite(dot(delta, delta)):  # one pass, and no array of flags
-        return
-    if not np.isfinite(delta).all():
-        index = tuple(int(i) for i in np.argwhere(~np.isfinite(delta))[0])
-        raise NonFiniteValue(
-            "the quantized run meets NaN or infinity here",
-            where=f"site {site.name!r}",
-            got=f"first at index {list(index)}",
-        )
-
-
-def _error_name(site: Site) -> str:
-    return f"error at {site.name}"
-
-
-def _with_errors(simulated: LightModel, sites: Sequence[Site]) -> tuple[LightModel, dict[str, str]]:
-    """Return the simulated model with each site's tensor and error as further outputs.
-
-    The error is subtracted in the graph, while both are in the processor's cache. The second
-    result names, by site, the output that holds the tensor.
-    """
-    types = element_types(simulated)
-    emitter = Emitter("record/")
-    before = {}
-    for site in sites:
-        pair = [site.before, site.after]
-        if types.get(site.before, np.float32) != np.float32:
-            pair = [emitter.emit("Cast", name, to=onnx.TensorProto.FLOAT) for name in pair]
-        before[site.name] = pair[0]
-        emitter.emit("Sub", pair[1], pair[0], name=_error_name(site))
-    recording = onnx.ModelProto()
-    recording.CopyFrom(simulated.model)
-    recording.graph.node.extend(emitter.nodes)
-    names = [*before.values(), *(_error_name(site) for site in sites)]
-    return with_outputs(LightModel(recording, simulated.weights), names), before
-
-
-def _stored_errors(
-    skeleton: LightModel, simulated: LightModel, sites: Sequence[Site]
-) -> tuple[dict[str, Float32], dict[str, Float32]]:
-    """Return the float values of stored sites, and what quantization adds to them."""
-    floats = _constants(skeleton, [site.tensor for site in sites])
-    quantized = _constants(simulated, [site.after for site in sites])
-    before, delta = {}, {}
-    for site in sites:
-        exact = floats[site.tensor]
-        before[site.name] = _as_float32(exact)
-        error = np.subtract(quantized[site.after], exact, dtype=np.float64)
-        delta[site.name] = error.astype(np.float32)
-        _check_finite(site, delta[site.name])
-    return before, delta
-
-
-def _constants(model: LightModel, names: Sequence[str]) -> dict[str, Array]:
-    """Return values that depend on no input: initializers, or computed from them alone."""
-    stored = {tensor.name: tensor for tensor in model.model.graph.initializer}
-    known: dict[str, Array] = {}
-    computed = []
-    for name in dict.fromkeys(names):
-        if name in model.weights:
-            known[name] = model.weights[name]
-        elif name in stored:
-            known[name] = onnx.numpy_helper.to_array(stored[name])
-        else:
-            computed.append(name)
-    if computed:
-        session = Session(_constant_part(model, computed), optimization=Optimization.OFF)
-        known |= session.run({})
-    return known
-
-
-def _constant_part(model: LightModel, names: Sequence[str]) -> LightModel:
-    """Return the part of a model that computes the named values."""
-    part = onnx.ModelProto()
-    part.CopyFrom(model.model)
-    needed = set(names)
-    kept = []
-    for node in reversed(part.graph.node):
-        if any(name in needed for name in node.output):
-            kept.append(node)
-            needed.update(node.input)
-    inputs = {value.name for value in part.graph.input} & needed
-    if inputs:
-        raise DataMismatch(
-            "a weight's codes depend on an input", where=", ".join(names), got=", ".join(inputs)
-        )
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in reversed(kept)]
-    del part.graph.node[:], part.graph.output[:], part.graph.input[:]
-    part.graph.node.extend(nodes)
-    constants = [tensor for tensor in part.graph.initializer if tensor.name in needed]
-    constants = [onnx.TensorProto.FromString(t.SerializeToString()) for t in constants]
-    del part.graph.initializer[:]
-    part.graph.initializer.extend(constants)
-    part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    weights = {name: array for name, array in model.weights.items() if name in needed}
-    return LightModel(part, weights)
