@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from tests.faults.planting import FAULTS, Planted
+from tests.faults.planting import FAULTS, Planted, a_bias_too_large_for_int32
 
 import foldmark
 from foldmark.report.reasons import main_cause
@@ -25,3 +25,14 @@ def test_the_fault_comes_first(plant: Callable[[], Planted]) -> None:
     assert max(fix.measured or 0 for fix in alone) > 0.15 * report.closure.sites
     if fault.group is not None:
         assert first.groups[0].index == fault.group[1]
+
+
+def test_a_runtime_that_parts_from_the_model_is_named() -> None:
+    """ONNX Runtime takes a Gemm's bias to have the scale of its product; here it has not."""
+    fault = a_bias_too_large_for_int32()
+    report = foldmark.explain(
+        fault.float_model, fault.faulty, fault.data, metric="mse", samples=16, cures=False
+    )
+    assert report.closure.kernel > 0.9 * report.closure.total
+    assert report.kernels[0].operator == "Gemm"
+    assert "Gemm '/head/Gemm'" in report.verdict

@@ -61,7 +61,9 @@ def choose_metric(
     chosen = tuple(outputs) or tuple(comparable)
     probable = frozenset(name for name in chosen if _is_softmax(model, name))
     if metric is not None:
-        return MetricChoice(metric, chosen, probable, f"{metric.title}, as asked for.")
+        return MetricChoice(
+            metric, chosen, probable, f"{metric.title[0].upper()}{metric.title[1:]}, as asked for."
+        )
     found, reason = _guess(chosen, results, has_labels)
     return MetricChoice(found, chosen, probable, reason)
 

@@ -129,7 +129,7 @@ def find_cures(
     worst = [
         entry
         for entry in account.entries[:_SITES]
-        if entry.amount * harm > 0 and entry.share >= _LEAST_SHARE
+        if entry.amount * harm > _LEAST_SHARE * abs(account.closure.sites)
     ]
     if not worst:
         return ()

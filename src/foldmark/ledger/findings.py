@@ -6,6 +6,7 @@ from foldmark.graphs.sites import UnmatchedWeight
 from foldmark.ledger.entries import Closure, Entry, MetricChange, Subtotal
 from foldmark.ledger.fixes import Fix
 from foldmark.ledger.flips import LabelReport
+from foldmark.ledger.kernels import KernelDifference
 from foldmark.ledger.softmax import SoftmaxGain
 
 __all__ = ["Cost", "Findings"]
@@ -51,6 +52,8 @@ class Findings:
         operators: subtotals by consuming operator.
         softmaxes: gain of each softmax.
         labels: accuracy and flipped samples, None without labels.
+        kernels: operators that the runtime computes otherwise than the model says; looked for
+            when the kernel line is not small.
         unmatched: weights whose float original was not found.
         data: where the samples came from.
         is_random: True when the samples were drawn.
@@ -70,6 +73,7 @@ class Findings:
     operators: tuple[Subtotal, ...]
     softmaxes: tuple[SoftmaxGain, ...]
     labels: LabelReport | None
+    kernels: tuple[KernelDifference, ...]
     unmatched: tuple[UnmatchedWeight, ...]
     data: str
     is_random: bool

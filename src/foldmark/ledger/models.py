@@ -57,8 +57,12 @@ class Way:
 
     def record(self, feeds: Arrays) -> Recording:
         """Record a batch, without the inputs that only the float model takes."""
+        return self.replay.record(self.fed(feeds))
+
+    def fed(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
+        """Return those of the feeds that the quantized model takes."""
         taken = {value.name for value in self.graph.skeleton.graph.input}
-        return self.replay.record({n: array for n, array in feeds.items() if n in taken})
+        return {name: array for name, array in feeds.items() if name in taken}
 
     @cached_property
     def skeleton(self) -> Session:

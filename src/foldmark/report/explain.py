@@ -12,6 +12,7 @@ from foldmark.ledger.cures import find_cures
 from foldmark.ledger.entries import Entry, Subtotal
 from foldmark.ledger.findings import Cost
 from foldmark.ledger.fixes import Fix
+from foldmark.ledger.kernels import KernelDifference, kernel_differences
 from foldmark.ledger.metrics import Metric
 from foldmark.ledger.models import Models
 from foldmark.report.explanation import Explanation
@@ -22,6 +23,8 @@ __all__ = ["choice_for", "explain"]
 _LARGEST_BATCH = 32
 # So many batches at least, where the samples allow it: intervals are drawn over batches.
 _WANTED_BATCHES = 8
+# From this part of the change on, it is asked which operators make up the kernel line.
+_NOTABLE = 0.01
 
 
 def explain(
@@ -79,7 +82,11 @@ def explain(
     account = AccountTaker(models, choice, advance).take(opened, size)
     wanted = cures and account.refused is None
     fixes = find_cures(models, choice, account, opened, size) if wanted else ()
-    return _explanation(models, account, opened, fixes)
+    kernels: tuple[KernelDifference, ...] = ()
+    if abs(account.closure.kernel) > _NOTABLE * abs(account.closure.total):
+        way = models.way(first.feeds)
+        kernels = kernel_differences(way.graph.original, way.fed(first.feeds))
+    return _explanation(models, account, opened, fixes, kernels)
 
 
 def choice_for(
@@ -102,7 +109,11 @@ def choice_for(
 
 
 def _explanation(
-    models: Models, account: Account, data: Data, fixes: tuple[Fix, ...]
+    models: Models,
+    account: Account,
+    data: Data,
+    fixes: tuple[Fix, ...],
+    kernels: tuple[KernelDifference, ...],
 ) -> Explanation:
     entries = account.entries
     return Explanation(
@@ -118,6 +129,7 @@ def _explanation(
         operators=_subtotals(account, lambda entry: entry.site.operator),
         softmaxes=account.softmaxes,
         labels=account.labels,
+        kernels=kernels,
         unmatched=models.unmatched,
         data=data.description,
         is_random=data.is_random,

@@ -73,6 +73,7 @@ def to_json(report: Findings) -> dict[str, Any]:
                 for each in report.softmaxes
             ],
             "labels": _labels(report.labels),
+            "kernels": [vars(each) for each in report.kernels],
             "unmatched": [vars(each) for each in report.unmatched],
             "ranking": {"first_holds": report.first_holds},
             "replay_error": report.replay_error,

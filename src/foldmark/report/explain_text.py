@@ -56,10 +56,10 @@ def _outside(report: Findings) -> str:
     """Return what caused most of the change where no site did, else nothing."""
     closure = report.closure
     if abs(closure.kernel) > _MOST * abs(closure.total):
-        return (
-            f"{percent(closure.kernel / closure.total, 0)} of it is no site's: the runtime's "
-            "kernels compute something else than the model says"
-        )
+        said = "the runtime's kernels compute something else than the model says"
+        if report.kernels:
+            said = f"as the runtime fuses it, {report.kernels[0]}"
+        return f"{percent(closure.kernel / closure.total, 0)} of it is no site's: {said}"
     if abs(closure.graph) > _MOST * abs(closure.total):
         return (
             f"{percent(closure.graph / closure.total, 0)} of it is no site's: the network was "
@@ -74,6 +74,7 @@ def render(report: Findings) -> str:
         fill(verdict(report), _WIDTH),
         *_conditions(report),
         _account(report),
+        _kernels(report),
         _table(report),
         _subtotals(report),
         _reasons(report),
@@ -124,6 +125,13 @@ def _account(report: Findings) -> str:
         f"{report.replay_error:.0e}",
     ]
     return "\n".join(rows)
+
+
+def _kernels(report: Findings) -> str:
+    if not report.kernels:
+        return ""
+    told = "; ".join(map(str, report.kernels))
+    return fill(f"Where the runtime parts from the model, once it has fused: {told}.", _WIDTH)
 
 
 def _table(report: Findings) -> str:
