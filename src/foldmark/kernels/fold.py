@@ -13,14 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foldmark.exact.catalog import FLOAT32, FLOAT64
-from foldmark.exact.rule import Clip, Infinity, NotANumber, Rule, ZeroForm, definite
+from foldmark.exact.rule import (
+    Clip,
+    Extent,
+    Infinity,
+    NotANumber,
+    Rule,
+    TinyAction,
+    ZeroForm,
+    definite,
+)
 from foldmark.kernels.affine import Grid
 from foldmark.kernels.blocks import RUN, Layout, Piece
 from foldmark.kernels.codes import CodesJob, codes_dtype, first_place, raise_non_finite, work_dtype
 from foldmark.kernels.floats import Floats, dtype_of, format_of, reader, widened, working_dtype
 from foldmark.kernels.loops import Codes
 from foldmark.kernels.plain import Plain, plain
-from foldmark.kernels.ranges import ends_of, piece_ends, unset_ends
+from foldmark.kernels.ranges import ends_of, piece_ends, piece_magnitudes, unset_ends
 from foldmark.kernels.scales import choose
 from foldmark.kernels.threads import each, thread_count
 
@@ -174,6 +183,7 @@ class Fold:
         self.read = reader(values, layout)
         work = work_dtype(self.rule.affine, dtype, _largest_offset(self.rule))
         self.job = CodesJob(values, self.rule.affine, layout, dtype, work)
+        self.find = piece_magnitudes if _asks_for_magnitudes(self.rule) else piece_ends
         # Until a piece is measured that says otherwise; a wider precision may still overflow.
         self.job.all_finite = working_dtype(data) == work
         self.low, self.high = unset_ends(layout.table, working_dtype(data))
@@ -208,7 +218,7 @@ class Fold:
 
     def _measure(self, piece: Piece) -> None:
         numbers = self.read(piece)
-        lowest, highest, finite = piece_ends(numbers, self.layout, piece)
+        lowest, highest, finite = self.find(numbers, self.layout, piece)
         place = (piece.grid_rows, piece.grid_columns)
         with self.job.lock:
             np.minimum(self.low[place], lowest, out=self.low[place])
@@ -293,6 +303,13 @@ def _possible_zero_points(rule: Rule) -> list[int]:
     if zero.form == ZeroForm.FIXED:
         return [zero.fixed, *fixed]
     return [zero.lowest, zero.highest, *fixed] if zero.clip == Clip.SATURATE else []
+
+
+def _asks_for_magnitudes(rule: Rule) -> bool:
+    """Say whether a rule gives the same for the ends -m and m as for the ends of the data."""
+    stretched = any(tiny.action == TinyAction.STRETCH for tiny in rule.scale.tiny)
+    fixed = rule.zero_point.form == ZeroForm.FIXED
+    return rule.scale.extent == Extent.MAGNITUDE and fixed and not stretched
 
 
 def _largest_offset(rule: Rule) -> float:

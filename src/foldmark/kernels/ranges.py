@@ -18,7 +18,7 @@ from foldmark.kernels.compiled import compiled
 from foldmark.kernels.floats import Floats, dtype_of, format_of, reader, working_dtype
 from foldmark.kernels.threads import each
 
-__all__ = ["block_ends", "ends_of", "piece_ends", "unset_ends"]
+__all__ = ["block_ends", "ends_of", "piece_ends", "piece_magnitudes", "unset_ends"]
 
 
 def block_ends(values: NDArray[Any], block: Sequence[int]) -> tuple[Floats, Floats]:
@@ -77,6 +77,27 @@ def piece_ends(
     return low, high, False
 
 
+def piece_magnitudes(
+    numbers: Floats, layout: Layout, piece: Piece
+) -> tuple[NDArray[np.signedinteger[Any]], NDArray[np.signedinteger[Any]], bool]:
+    """Return -m and m of the blocks that a piece touches, m the largest magnitude; see piece_ends.
+
+    For rules that look at magnitudes only: half the work of finding both ends.
+    """
+    if numbers.dtype != np.float32:
+        return piece_ends(numbers, layout, piece)
+    rows = layout.row_of[piece.first : piece.last] - piece.grid_rows.start
+    shape = (
+        piece.grid_rows.stop - piece.grid_rows.start,
+        piece.grid_columns.stop - piece.grid_columns.start,
+    )
+    largest = np.zeros(shape, np.int32)
+    _magnitudes_32(numbers.view(np.int32), rows, piece.segment, largest)
+    if int(largest.max()) >= 0x7F800000:
+        return piece_ends(numbers, layout, piece)
+    return ~largest, largest, True  # the key of -m is the complement of that of m
+
+
 def ends_of(
     low: NDArray[np.signedinteger[Any]], high: NDArray[np.signedinteger[Any]]
 ) -> tuple[Floats, Floats]:
@@ -126,6 +147,24 @@ def _ends_32(
                 lowest = min(lowest, key)
                 highest = max(highest, key)
             lows[s], highs[s] = lowest, highest
+
+
+@compiled
+def _magnitudes_32(
+    bits: NDArray[np.int32], row_of: NDArray[np.int64], segment: int, largest: NDArray[np.int32]
+) -> None:
+    for r in range(bits.shape[0]):
+        row, tops = bits[r], largest[row_of[r]]
+        if segment == 1:
+            for i in range(row.size):
+                tops[i] = max(tops[i], np.int32(row[i] & np.int32(0x7FFFFFFF)))
+            continue
+        for s in range(tops.size):
+            part = row[s * segment : min(s * segment + segment, row.size)]
+            top = tops[s]
+            for i in range(part.size):
+                top = max(top, np.int32(part[i] & np.int32(0x7FFFFFFF)))
+            tops[s] = top
 
 
 @compiled
