@@ -1,6 +1,6 @@
 """Every mode on real models, each verified: size, speed and quality in one table.
 
-    python -m benchmarks.ladder                                    models of the test suite
+    python -m benchmarks.ladder [--only CNN]                       models of the test suite
     python -m benchmarks.ladder --model M.onnx --data D.npz [--calibration C.npz]   your own
 
 One row is one `foldmark quantize` and one `foldmark verify` of what it made. The samples that
@@ -84,11 +84,12 @@ def main() -> None:
     parser.add_argument("--model", type=Path)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--calibration", type=Path)
+    parser.add_argument("--only", help="one of the built-in models, by a part of its name")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1.0)
     options = parser.parse_args()
     if options.model is None:
-        chosen = list(subjects())
+        chosen = [each for each in subjects() if (options.only or each.name) in each.name]
     else:
         calibration = options.calibration or options.data
         chosen = [Subject(options.model.stem, options.model, calibration, options.data)]
