@@ -50,6 +50,16 @@ def test_quantize_data(rule: Rule, kind: QuantType, symmetric: bool, reduced: bo
         assert (ours.scale, ours.zero_point) == (float(scale), int(zero))
 
 
+def test_quantize_data_of_half_precision() -> None:
+    tiny = [np.float16([6e-8, -6e-8]), np.float16([1e-5, -3e-6]), np.float16([7.6e-6, 1e-7])]
+    for values in (*(g.astype(np.float16) for g in groups()), *tiny):
+        zero, scale, codes = quantize_data(values, TensorProto.INT8, True)[-3:]
+        rule = rules.ONNXRUNTIME_WEIGHT_INT8_FLOAT16
+        ours = quantize_group(values.astype(float).tolist(), rule, catalog.FLOAT16)
+        assert list(ours.codes) == np.asarray(codes).astype(int).tolist()
+        assert (ours.scale, ours.zero_point) == (float(scale), int(zero))
+
+
 def session_of(node: onnx.NodeProto, inputs: list, outputs: list) -> onnxruntime.InferenceSession:
     graph = helper.make_graph([node], "one", inputs, outputs)
     opsets = [helper.make_opsetid("", 21)]

@@ -85,6 +85,16 @@ TFLITE_CONVERTER_WEIGHT_INT8: Final = Rule(
     source="tensorflow/lite/tools/optimize/quantization_utils.cc: SymmetricPerChannelQuantization",
     versions="tensorflow 0004ac98, read and not run",
 )
+TFLITE_CONVERTER_ACTIVATION_INT8: Final = Rule(
+    name="TFLITE_CONVERTER_ACTIVATION_INT8",
+    scale=ScaleRule(extent=Extent.SPAN, denominator=Fraction(255), stored=FLOAT32),
+    zero_point=ZeroPointRule(
+        form=ZeroForm.ROUND_DIFFERENCE, lowest=-128, highest=127, rounding=Rounding.HALF_AWAY
+    ),
+    affine=AffineRule(codes=INT8, rounding=Rounding.HALF_AWAY, zero_divisor=ZeroDivisor.ZERO),
+    source="tensorflow/lite/tools/optimize/quantization_utils.cc; codes by the QUANTIZE operator",
+    versions="tensorflow 0004ac98, read and not run",
+)
 TFLITE_QUANTIZE_REFERENCE_INT8: Final = Operator(
     name="TFLITE_QUANTIZE_REFERENCE_INT8",
     affine=AffineRule(codes=INT8, rounding=Rounding.HALF_AWAY),
@@ -163,6 +173,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     TFLITE_HYBRID_INT8_SYMMETRIC,
     TFLITE_HYBRID_INT8_ASYMMETRIC,
     TFLITE_CONVERTER_WEIGHT_INT8,
+    TFLITE_CONVERTER_ACTIVATION_INT8,
     TFLITE_QUANTIZE_REFERENCE_INT8,
     TFLITE_QUANTIZE_OPTIMIZED_INT8,
     GEMMLOWP_EXAMPLE_UINT8,

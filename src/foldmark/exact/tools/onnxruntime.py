@@ -122,6 +122,56 @@ ONNXRUNTIME_WEIGHT_INT4: Final = _symmetric_weight(
 )
 ONNXRUNTIME_WEIGHT_UINT4: Final = _asymmetric_weight("ONNXRUNTIME_WEIGHT_UINT4", UINT4, 0, 15)
 
+# For float16 weights the scale becomes 1 only where its float16 value would be zero.
+ONNXRUNTIME_WEIGHT_INT8_FLOAT16: Final = Rule(
+    name="ONNXRUNTIME_WEIGHT_INT8_FLOAT16",
+    scale=ScaleRule(
+        extent=Extent.MAGNITUDE,
+        denominator=Fraction(127),
+        precision=FLOAT64,
+        stored=FLOAT16,
+        tiny=(
+            TinyRange(
+                test=TinyTest.SCALE,
+                below=2.0**-25 * (1 + 2.0**-52),
+                action=TinyAction.SCALE,
+                value=1.0,
+                zero_point=0,
+            ),
+        ),
+    ),
+    zero_point=ZeroPointRule(lowest=-128, highest=127, precision=FLOAT64),
+    affine=AffineRule(codes=INT8),
+    source=_QUANT_UTILS,
+    versions=_VERSION,
+)
+
+
+def _activation_of_matmul(name: str, rounding: Rounding) -> Rule:
+    return Rule(
+        name=name,
+        scale=ScaleRule(extent=Extent.MAGNITUDE, denominator=Fraction(127), stored=FLOAT32),
+        zero_point=ZeroPointRule(lowest=-128, highest=127),
+        affine=AffineRule(
+            codes=INT8,
+            scaling=Scaling.RATIO,
+            ratio=Fraction(127),
+            rounding=rounding,
+            zero_divisor=ZeroDivisor.ZERO,
+        ),
+        source="core/mlas/lib/sqnbitgemm_kernel_*.h: QuantizeARow, accuracy level 4",
+        versions=f"{_VERSION}, read and not run",
+    )
+
+
+# What MatMulNBits does to activations differs between CPUs: ties to even by AVX, away by NEON.
+ONNXRUNTIME_MATMULNBITS_ACTIVATION_X86: Final = _activation_of_matmul(
+    "ONNXRUNTIME_MATMULNBITS_ACTIVATION_X86", Rounding.HALF_EVEN
+)
+ONNXRUNTIME_MATMULNBITS_ACTIVATION_ARM: Final = _activation_of_matmul(
+    "ONNXRUNTIME_MATMULNBITS_ACTIVATION_ARM", Rounding.HALF_AWAY
+)
+
 ONNXRUNTIME_DYNAMIC_UINT8: Final = Rule(
     name="ONNXRUNTIME_DYNAMIC_UINT8",
     scale=ScaleRule(
@@ -320,6 +370,9 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     ONNXRUNTIME_WEIGHT_UINT16,
     ONNXRUNTIME_WEIGHT_INT4,
     ONNXRUNTIME_WEIGHT_UINT4,
+    ONNXRUNTIME_WEIGHT_INT8_FLOAT16,
+    ONNXRUNTIME_MATMULNBITS_ACTIVATION_X86,
+    ONNXRUNTIME_MATMULNBITS_ACTIVATION_ARM,
     ONNXRUNTIME_DYNAMIC_UINT8,
     ONNXRUNTIME_QUANTIZELINEAR_INT8,
     ONNXRUNTIME_QUANTIZELINEAR_UINT8,

@@ -129,6 +129,15 @@ MODELOPT_FAKE_INT8: Final = Rule(
     source="modelopt/torch/quantization/tensor_quant.py: _tensor_quant, narrow range",
     versions=_MODELOPT,
 )
+# What is exported is divided by the stored scale and may reach -128: not what was trained with.
+MODELOPT_EXPORT_INT8: Final = Rule(
+    name="MODELOPT_EXPORT_INT8",
+    scale=ScaleRule(extent=Extent.MAGNITUDE, denominator=Fraction(127), stored=FLOAT32),
+    zero_point=ZeroPointRule(lowest=-128, highest=127),
+    affine=AffineRule(codes=INT8, nan=NotANumber.ZERO),
+    source="modelopt/torch/export/quant_utils.py: to_quantized_weight",
+    versions=f"{_MODELOPT}, read and not run",
+)
 MODELOPT_ONNX_INT4: Final = Rule(
     name="MODELOPT_ONNX_INT4",
     scale=ScaleRule(extent=Extent.MAGNITUDE, denominator=Fraction(7), tiny=extent_at_least(1e-5)),
@@ -259,6 +268,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     AWQ_INT4_SYMMETRIC,
     SMOOTHQUANT_INT8,
     MODELOPT_FAKE_INT8,
+    MODELOPT_EXPORT_INT8,
     MODELOPT_ONNX_INT4,
     MODELOPT_ONNX_UINT4,
     QUARK_INT8_SYMMETRIC,
