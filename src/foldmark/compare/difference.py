@@ -34,8 +34,8 @@ __all__ = [
 ]
 
 Features = dict[str, Hashable]
-# So many options of a side are paired with the other's; they are alike after that.
-_MOST = 400
+# So many options of a side are looked at, and so many paired with the other's when none is shared.
+_MOST, _PAIRED = 2000, 150
 
 
 @dataclass(frozen=True)
@@ -234,9 +234,11 @@ def _stage(name: str, left: _Side, right: _Side) -> list[FieldDifference]:
             for side in (left, right)
         )
         return [FieldDifference(name, a, b)]
+    if not _keys(left.options).isdisjoint(_keys(right.options)):
+        return _exceptions(name, left, right)
     pairs: dict[tuple[str, ...], tuple[Features, Features]] = {}
     fewest = 1 << 30
-    for one, other in product(left.options, right.options):
+    for one, other in product(left.options[:_PAIRED], right.options[:_PAIRED]):
         # A field that only one of two formulas has says nothing that the formula doesn't.
         names = tuple(n for n, value in one.items() if n in other and other[n] != value)
         if not names:
@@ -251,6 +253,10 @@ def _stage(name: str, left: _Side, right: _Side) -> list[FieldDifference]:
         FieldDifference(field, words_for(one.get(field)), words_for(other.get(field)), rest)
         for field in chosen
     ]
+
+
+def _keys(options: tuple[Features, ...]) -> set[frozenset[tuple[str, Hashable]]]:
+    return {frozenset(option.items()) for option in options}
 
 
 def _exceptions(name: str, left: _Side, right: _Side) -> list[FieldDifference]:

@@ -121,8 +121,10 @@ def infer_rule(seen: Observation) -> Inference:
         affine, codes, fitting = _search_affine(seen, pairs, grids)
         mismatch = seen.places[codes != seen.codes] if affine.options else seen.places[:0, 0]
         decisive = _decisive(seen, affine, pairs, grids)
-    scale, zero_point = _only(scale, fitting, "scale"), _only(zero_point, fitting, "zero_point")
-    together = tuple((pair.scale, pair.zero_point) for pair in fitting)
+    ruled_out = set(pairs[:_PAIRS]) - set(fitting)
+    left = [pair for pair in pairs if pair not in ruled_out]
+    scale, zero_point = _only(scale, left, "scale"), _only(zero_point, left, "zero_point")
+    together = tuple((pair.scale, pair.zero_point) for pair in left)
     return Inference(names, scale, zero_point, affine, together, decisive, np.sort(mismatch))
 
 
@@ -268,8 +270,18 @@ def _search_zero_point(
     ]
     best = _best(scored, total)
     kept = tuple(dict.fromkeys(pair.zero_point for pair in best.options if pair.zero_point))
-    pairs = list(best.options) or [_Pair(s, None) for s in scale.options[:_PAIRS]]
+    pairs = _in_turn(best.options) or [_Pair(s, None) for s in scale.options[:_PAIRS]]
     return Stage(kept, best.agree, total), pairs
+
+
+def _in_turn(pairs: tuple[_Pair, ...]) -> list[_Pair]:
+    """Order pairs so that each scale rule has its first before any has its second."""
+    turns: dict[ScaleRule | None, int] = {}
+    placed = []
+    for pair in pairs:
+        turns[pair.scale] = turns.get(pair.scale, 0) + 1
+        placed.append((turns[pair.scale], pair))
+    return [pair for _, pair in sorted(placed, key=lambda item: item[0])]
 
 
 def _zeros_agree(seen: Observation, scale: ScaleRule, zero: ZeroPointRule) -> int:
