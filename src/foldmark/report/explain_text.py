@@ -1,14 +1,13 @@
 """The report of `explain` as text of 80 columns."""
 
 from collections.abc import Iterable, Sequence
-from textwrap import fill
 
 from foldmark.ledger.entries import Entry
 from foldmark.ledger.findings import Findings
 from foldmark.ledger.flips import LabelReport
 from foldmark.ledger.softmax import SoftmaxGain
 from foldmark.report.reasons import main_cause, reason
-from foldmark.report.words import counted, fitted, number, percent, site_title
+from foldmark.report.words import counted, fitted, number, percent, site_title, wrapped
 
 __all__ = ["render", "verdict"]
 
@@ -71,7 +70,7 @@ def _outside(report: Findings) -> str:
 def render(report: Findings) -> str:
     """Return the whole report."""
     parts = [
-        fill(verdict(report), _WIDTH),
+        wrapped(verdict(report), _WIDTH),
         *_conditions(report),
         _account(report),
         _kernels(report),
@@ -101,7 +100,7 @@ def _conditions(report: Findings) -> Iterable[str]:
     text = f"On {counted(report.cost.samples, 'sample')} from {report.data}. {report.metric.reason}"
     if report.is_random:
         text += " RANDOM DATA: the ranking may be another on real inputs."
-    yield fill(text, _WIDTH)
+    yield wrapped(text, _WIDTH)
 
 
 def _account(report: Findings) -> str:
@@ -131,7 +130,7 @@ def _kernels(report: Findings) -> str:
     if not report.kernels:
         return ""
     told = "; ".join(map(str, report.kernels))
-    return fill(f"Where the runtime parts from the model, once it has fused: {told}.", _WIDTH)
+    return wrapped(f"Where the runtime parts from the model, once it has fused: {told}.", _WIDTH)
 
 
 def _table(report: Findings) -> str:
@@ -175,7 +174,7 @@ def _doubt(report: Findings) -> Iterable[str]:
     if report.first_holds is None:
         yield "Too few batches for intervals: give more samples or a smaller --batch-size."
     elif report.first_holds < 0.9:
-        yield fill(
+        yield wrapped(
             f"These samples do not settle the ranking: the first site stays first in only "
             f"{percent(report.first_holds, 0)} of the draws from them.",
             _WIDTH,
@@ -187,7 +186,7 @@ def _subtotals(report: Findings) -> str:
     for title, groups in (("Layers", report.layers[:6]), ("Kinds", report.kinds)):
         named = [f"{fitted(each.name or '(no name)', 34)} {percent(each.share)}" for each in groups]
         if len(named) > 1:
-            rows.append(fill(f"{title}: " + ", ".join(named), _WIDTH, subsequent_indent="  "))
+            rows.append(wrapped(f"{title}: " + ", ".join(named), _WIDTH, later="  "))
     return "\n".join(rows)
 
 
@@ -197,7 +196,7 @@ def _reasons(report: Findings) -> str:
         if entry.amount * report.metric.harm <= 0:
             break
         head = f"{place}. {site_title(entry.site)}: {percent(entry.share)}"
-        body = fill(reason(entry), _WIDTH, initial_indent="   ", subsequent_indent="   ")
+        body = wrapped(reason(entry), _WIDTH, first="   ", later="   ")
         where = _groups(entry)
         blocks.append("\n".join(part for part in (head, body, where) if part))
     return "Why\n" + "\n".join(blocks) if blocks else ""
@@ -212,11 +211,11 @@ def _groups(entry: Entry) -> str:
     told = [f"{axis} {', '.join(parts[:4])}" for axis, parts in by_axis.items()]
     if not told:
         return ""
-    return fill(
+    return wrapped(
         "Largest parts of it: " + "; ".join(told) + ".",
         _WIDTH,
-        initial_indent="   ",
-        subsequent_indent="   ",
+        first="   ",
+        later="   ",
     )
 
 
@@ -241,11 +240,11 @@ def _fixes(report: Findings) -> str:
     if len(worth) < len(report.fixes):
         few = len(report.fixes) - len(worth)
         told += f" {few} more would save less than {percent(_WORTH)} of it."
-    rows.append(fill(told, _WIDTH))
+    rows.append(wrapped(told, _WIDTH))
     apart = [fix for fix in report.fixes if fix.parts]
     if apart:
         rows.append(
-            fill(
+            wrapped(
                 f"Prediction and measurement part by more than 20 % for "
                 f"{counted(len(apart), 'cure')}: trust the measurement.",
                 _WIDTH,
@@ -287,7 +286,7 @@ def _labels(labels: LabelReport | None) -> str:
         )
         if taken:
             text += f"; taken by {taken}"
-        rows.append(fill(text, _WIDTH, initial_indent="  ", subsequent_indent="    "))
+        rows.append(wrapped(text, _WIDTH, first="  ", later="    "))
     return "\n".join(rows)
 
 
@@ -311,4 +310,4 @@ def _notes(report: Findings) -> str:
         f"{number(cost.seconds, 3)} s, the time of {number(cost.forward_equivalents, 3)} forward "
         f"passes.",
     ]
-    return "\n".join(fill(note, _WIDTH) for note in told)
+    return "\n".join(wrapped(note, _WIDTH) for note in told)

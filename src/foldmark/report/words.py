@@ -1,8 +1,10 @@
 """Numbers and names as reports print them."""
 
-__all__ = ["counted", "fitted", "number", "percent", "site_title"]
+from textwrap import fill
 
 from foldmark.graphs.sites import Site, SiteKind
+
+__all__ = ["counted", "fitted", "number", "percent", "site_title", "wrapped"]
 
 _GENERIC = ("_output_0", "_QuantizeLinear", "_DequantizeLinear", "_Output")
 
@@ -52,3 +54,14 @@ def site_title(site: Site) -> str:
     for ending in _GENERIC:
         name = name.removesuffix(ending)
     return name.lstrip("/")
+
+
+def wrapped(text: str, width: int = 80, *, first: str = "", later: str = "") -> str:
+    """Return the text in lines of `width` columns; a number keeps its per cent sign.
+
+    first    what begins the first line
+    later    what begins the others
+    """
+    kept = text.replace(" %", "\N{NO-BREAK SPACE}%")
+    lines = fill(kept, width, initial_indent=first, subsequent_indent=later)
+    return lines.replace("\N{NO-BREAK SPACE}", " ")
