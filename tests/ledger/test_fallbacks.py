@@ -11,6 +11,7 @@ from tests.models.digits import held_out, images, residual_network
 
 import foldmark
 from foldmark.errors import (
+    BadInput,
     DataMismatch,
     ModelsDiffer,
     NoData,
@@ -130,6 +131,14 @@ FAULTS = {
         {"metric": "cross-entropy"},
         DataMismatch,
         "needs labels",
+    ),
+    "no such metric": (
+        residual_network,
+        digits_copy,
+        held_out(4),
+        {"metric": "psnr"},
+        BadInput,
+        "one of mse, cosine, kl",
     ),
     "nan in a weight": (nan_weight, digits_copy, held_out(4), {}, NonFiniteValue, "1, 2"),
 }

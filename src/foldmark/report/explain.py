@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from foldmark.errors import BadInput
 from foldmark.formats.onnx_file import ModelSource, read_model
 from foldmark.ledger.account import TOLERANCE, Account, AccountTaker
 from foldmark.ledger.choice import MetricChoice, check_same_outputs, choose_metric
@@ -65,7 +66,8 @@ def explain(
     exact = None if float_model is None else read_model(float_model, "the float model")
     quantized = read_model(quantized_model, "the quantized model")
     models = Models(exact, quantized)
-    opened = open_data(data, models.widest, labels, label_name, samples)
+    known = None if labels is None else np.asarray(labels)
+    opened = open_data(data, models.widest, known, label_name, samples)
     count = opened.samples
     size = batch_size or min(_LARGEST_BATCH, max(1, count // _WANTED_BATCHES))
     first = next(iter(opened.batches(size)))
@@ -101,11 +103,20 @@ def choice_for(
         models.exact or models.quantized,
         exact,
         has_labels=first.labels is not None,
-        metric=None if metric is None else Metric(metric),
+        metric=_metric(metric),
         outputs=outputs,
     )
     check_same_outputs(exact, models.run_real(first.feeds), choice.outputs)
     return choice
+
+
+def _metric(metric: Metric | str | None) -> Metric | None:
+    names = {each.value: each for each in Metric}
+    if metric is None or isinstance(metric, Metric):
+        return metric
+    if metric not in names:
+        raise BadInput("no such metric", got=repr(metric), expected=f"one of {', '.join(names)}")
+    return names[metric]
 
 
 def _explanation(
