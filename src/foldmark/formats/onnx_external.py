@@ -110,7 +110,9 @@ def _inside(folder: Path, location: str, where: str) -> Path:
     return path
 
 
-def _objection(location: str) -> str:
+def _objection(location: str | bytes) -> str:
+    if not isinstance(location, str):  # protobuf gives bytes where a string is not UTF-8
+        return "is not text"
     if not location:
         return "is empty"
     if "\0" in location:
