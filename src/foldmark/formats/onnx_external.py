@@ -52,7 +52,7 @@ def _region(tensor: onnx.TensorProto, folder: Path, where: str) -> _Region:
     check_header(tensor, where)
     where = f"{where}: external data of tensor {tensor.name!r}"
     entries = external_entries(tensor)
-    unknown = sorted(set(entries) - _KNOWN_KEYS)
+    unknown = sorted(map(str, set(entries) - _KNOWN_KEYS))
     if unknown:
         warnings.warn(f"{where} has unknown keys, ignored: {', '.join(unknown)}", stacklevel=2)
     path = _inside(folder, entries.get("location", ""), where)
