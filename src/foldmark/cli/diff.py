@@ -40,7 +40,7 @@ def command(*, a: Path, b: Path, float_model: Path | None, json_file: str | None
     \b
     Examples:
       foldmark diff theirs.onnx ours.onnx --float model.onnx
-      foldmark diff model-q4_0.gguf model-gptq.safetensors --float model.safetensors
+      foldmark diff q4_0.gguf gptq.safetensors --float model.safetensors
     """
     opened: list[Artefact] = []
     try:
