@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 
 from foldmark.ledger.entries import Entry
 from foldmark.ledger.findings import Findings
-from foldmark.ledger.flips import LabelReport
 from foldmark.ledger.softmax import SoftmaxGain
 from foldmark.report.reasons import main_cause, reason
 from foldmark.report.words import counted, fitted, number, percent, site_title, wrapped
@@ -79,11 +78,12 @@ def render(report: Findings) -> str:
         _reasons(report),
         _fixes(report),
         _softmaxes(report.softmaxes),
-        _labels(report.labels),
+        _labels(report),
         _unmatched(report),
         _notes(report),
     ]
-    return "\n\n".join(part for part in parts if part)
+    text = "\n\n".join(part for part in parts if part)
+    return "\n".join(line.rstrip() for line in text.splitlines())
 
 
 def _few(entries: Sequence[Entry]) -> tuple[int, float]:
@@ -219,10 +219,14 @@ def _groups(entry: Entry) -> str:
     )
 
 
+def _titles(report: Findings) -> dict[str, str]:
+    return {entry.site.name: site_title(entry.site) for entry in report.entries}
+
+
 def _fixes(report: Findings) -> str:
     if not report.fixes:
         return ""
-    titles = {entry.site.name: site_title(entry.site) for entry in report.entries}
+    titles = _titles(report)
     rows = [f"{'Cure':<58}{'predicted':>11}{'measured':>11}"]
     worth = [fix for fix in report.fixes if fix.measured is not None or fix.share >= _WORTH]
     for fix in worth:
@@ -268,16 +272,18 @@ def _softmaxes(softmaxes: Sequence[SoftmaxGain]) -> str:
     return "\n".join(rows)
 
 
-def _labels(labels: LabelReport | None) -> str:
+def _labels(report: Findings) -> str:
+    labels = report.labels
     if labels is None:
         return ""
+    titles = _titles(report)
     rows = [
         f"Accuracy {percent(labels.accuracy_exact)} -> {percent(labels.accuracy_quantized)} on "
         f"{counted(labels.samples, 'label')}; {counted(len(labels.flips), 'answer')} changed"
     ]
     for flip in labels.flips[:5]:
         taken = ", ".join(
-            f"{fitted(loss.site.lstrip('/'), 30)} {number(loss.amount, 2)}"
+            f"{fitted(titles.get(loss.site, loss.site), 30)} {number(loss.amount, 2)}"
             for loss in flip.losses[:2]
         )
         text = (
