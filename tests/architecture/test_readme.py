@@ -1,4 +1,4 @@
-"""The README keeps its promises: its commands exist, its links lead somewhere, its figures print."""
+"""The README keeps its promises: commands exist, links lead somewhere, figures print."""
 
 import re
 from pathlib import Path
