@@ -20,8 +20,6 @@ from foldmark.lab.exercise import Step
 from foldmark.lab.steps import STEPS
 from foldmark.lab.words import Language, Words
 
-SOURCE = Path(foldmark.__file__).parents[1]
-
 
 def functions(source: str) -> dict[str, str]:
     """Return the text of each top-level function of a module."""
@@ -245,10 +243,12 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[st
     home = tmp_path_factory.mktemp("bare")
     venv.create(home / "venv", with_pip=False, symlinks=True)
     packages = home / "packages"
-    shutil.copytree(Path(click.__file__).parent, packages / "click")
+    # Copied, since what is installed lies beside numpy.
+    for package in (click, foldmark):
+        shutil.copytree(Path(str(package.__file__)).parent, packages / package.__name__)
     environment = {
         "PATH": os.environ.get("PATH", ""),
-        "PYTHONPATH": os.pathsep.join([str(SOURCE), str(packages)]),
+        "PYTHONPATH": str(packages),
         "LANG": "ja_JP.UTF-8",
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONIOENCODING": "utf-8",
