@@ -46,7 +46,9 @@ def resample(amounts: NDArray[np.float64], weights: NDArray[np.float64]) -> Resa
         return None
     picks = np.random.default_rng(0).integers(0, batches, (_DRAWS, batches))
     counts = np.stack([np.bincount(pick, minlength=batches) for pick in picks]).astype(np.float64)
-    drawn = (counts @ amounts) / (counts @ weights)[:, None]
+    totals = counts @ weights
+    # Outputs of nothing but zeros weigh nothing: their entries stay undivided, as in the account.
+    drawn = (counts @ amounts) / np.where(totals > 0, totals, 1.0)[:, None]
     first = int(amounts.sum(0).argmax())
     holds = float((drawn.argmax(1) == first).mean())
     return Resampled(np.quantile(drawn, 0.05, axis=0), np.quantile(drawn, 0.95, axis=0), holds)

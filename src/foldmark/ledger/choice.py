@@ -48,7 +48,7 @@ def choose_metric(
 
     Raises:
         OutputNotComparable: an output asked for that is not there or not of floats; none of
-            floats at all.
+            floats at all; not one element in them.
     """
     comparable = [name for name, array in results.items() if array.dtype.kind == "f"]
     for name in outputs:
@@ -59,6 +59,10 @@ def choose_metric(
     if not comparable:
         raise OutputNotComparable("no output holds floats", got=_listed(results))
     chosen = tuple(outputs) or tuple(comparable)
+    if not any(results[name].size for name in chosen):
+        raise OutputNotComparable(
+            "no element to compare in the first samples' outputs", got=_listed(results)
+        )
     probable = frozenset(name for name in chosen if _is_softmax(model, name))
     if metric is not None:
         return MetricChoice(

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from foldmark.errors import ModelsDiffer, NotSupported
+from foldmark.errors import ModelsDiffer, NothingQuantized, NotSupported
 from foldmark.graphs.reading.outputs import with_float_outputs
 from foldmark.graphs.reading.read import read_quantized
 from foldmark.graphs.sites import QuantizedGraph, Site, SiteKind, UnmatchedWeight
@@ -177,14 +177,21 @@ class Models:
 
         Raises:
             ModelsDiffer: the two models take different paths.
-            NothingQuantized: there is no site.
+            NothingQuantized: there is no site that can be explained.
         """
         for way in self._ways:
             if way.takes(feeds):
                 return way
         pair = flatten_pair(self.exact or self.quantized, self.quantized, feeds)
-        self._ways.append(Way(pair, self.exact is not None))
-        return self._ways[-1]
+        way = Way(pair, self.exact is not None)
+        if self.exact is None and not way.graph.sites:
+            raise NothingQuantized(
+                "only weights are quantized, and their errors show against the float model alone",
+                where="the quantized model",
+                todo="give the float model too",
+            )
+        self._ways.append(way)
+        return way
 
     def run_exact(self, feeds: Arrays) -> Arrays:
         """Run the float model as given; the skeleton where there is none."""

@@ -179,6 +179,8 @@ class Replay:
         Raises NoDerivative when an operator between a site and the metric has none.
         """
         built = self._derivative(recording, metric, inputs)
+        if not built.names:
+            return Integral(nodes, {}, dict.fromkeys((site.name for site in self.sites), 0.0))
         points, shares = np.polynomial.legendre.leggauss(nodes)
         sums: dict[str, Array] = {}
         given: dict[str, Array] = {so_far(n): np.zeros((), np.float32) for n in built.names}

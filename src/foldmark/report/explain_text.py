@@ -16,6 +16,8 @@ _WIDTH = 80
 _ROWS = 12
 _REASONS = 3
 _MOST = 0.8
+# A line that holds more than this of the change is what the verdict is about.
+_MAIN = 0.5
 
 
 def verdict(report: Findings) -> str:
@@ -31,13 +33,15 @@ def verdict(report: Findings) -> str:
             f"{percent(labels.accuracy_quantized)}, {moved}"
         )
     moved = moved[0].upper() + moved[1:]
-    if not report.entries or metric.change == 0:
+    if metric.change == 0:
         return f"{moved}: nothing to explain."
     if not metric.is_worse:
         return f"{moved}: no loss; the sites' effects cancel."
     outside = _outside(report)
     if outside:
         return f"{moved}; {outside}."
+    if not report.entries:
+        return f"{moved}; no site is there to carry it."
     first = report.entries[0]
     lead = f"{site_title(first.site)} carries {percent(first.share, 0)} of it"
     few, carried = _few(report.entries)
@@ -53,12 +57,12 @@ def verdict(report: Findings) -> str:
 def _outside(report: Findings) -> str:
     """Return what caused most of the change where no site did, else nothing."""
     closure = report.closure
-    if abs(closure.kernel) > _MOST * abs(closure.total):
+    if abs(closure.kernel) > _MAIN * abs(closure.total):
         said = "the runtime's kernels compute something else than the model says"
         if report.kernels:
-            said = f"as the runtime fuses it, {report.kernels[0]}"
+            said = f"as the runtime computes it, {report.kernels[0]}"
         return f"{percent(closure.kernel / closure.total, 0)} of it is no site's: {said}"
-    if abs(closure.graph) > _MOST * abs(closure.total):
+    if abs(closure.graph) > _MAIN * abs(closure.total):
         return (
             f"{percent(closure.graph / closure.total, 0)} of it is no site's: the network was "
             "changed besides quantization"
@@ -130,7 +134,7 @@ def _kernels(report: Findings) -> str:
     if not report.kernels:
         return ""
     told = "; ".join(map(str, report.kernels))
-    return wrapped(f"Where the runtime parts from the model, once it has fused: {told}.", _WIDTH)
+    return wrapped(f"Where the runtime parts from the model: {told}.", _WIDTH)
 
 
 def _table(report: Findings) -> str:
