@@ -30,9 +30,11 @@ def test_every_question_is_asked() -> None:
     assert [q.pattern for q in QUESTIONS if q not in asked] == []
 
 
-def test_every_procedure_is_asked() -> None:
+def test_every_procedure_that_was_run_is_asked() -> None:
     asked = {q.entry for q in QUESTIONS}
-    assert [n for n, e in CATALOGUE.items() if isinstance(e, Procedure) and n not in asked] == []
+    procedures = [e for e in CATALOGUE.values() if isinstance(e, Procedure)]
+    run = [e.name for e in procedures if "read and not run" not in e.versions]
+    assert [name for name in run if name not in asked] == []
 
 
 def altered(tmp_path: Path, **changes: object) -> Path:

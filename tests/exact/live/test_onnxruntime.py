@@ -5,7 +5,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
-from onnxruntime.quantization import QuantType
+from onnxruntime.quantization import QuantType, quant_utils
 from onnxruntime.quantization.quant_utils import quantize_data
 from tests.exact.live.groups import groups
 
@@ -28,6 +28,12 @@ WEIGHT_RULES = [
     (rules.ONNXRUNTIME_WEIGHT_UINT16, QuantType.QUInt16, False, False),
     (rules.ONNXRUNTIME_WEIGHT_INT4, QuantType.QInt4, True, False),
     (rules.ONNXRUNTIME_WEIGHT_UINT4, QuantType.QUInt4, False, False),
+    (rules.ONNXRUNTIME_WEIGHT_INT8_ASYMMETRIC_REDUCED, QuantType.QInt8, False, True),
+    (rules.ONNXRUNTIME_WEIGHT_UINT8_SYMMETRIC_REDUCED, QuantType.QUInt8, True, True),
+    (rules.ONNXRUNTIME_WEIGHT_INT16_REDUCED, QuantType.QInt16, True, True),
+    (rules.ONNXRUNTIME_WEIGHT_UINT16_REDUCED, QuantType.QUInt16, False, True),
+    (rules.ONNXRUNTIME_WEIGHT_INT4_REDUCED, QuantType.QInt4, True, True),
+    (rules.ONNXRUNTIME_WEIGHT_UINT4_REDUCED, QuantType.QUInt4, False, True),
 ]
 OPERATORS = [
     (rules.ONNXRUNTIME_QUANTIZELINEAR_INT8, TensorProto.INT8),
@@ -48,6 +54,32 @@ def test_quantize_data(rule: Rule, kind: QuantType, symmetric: bool, reduced: bo
         ours = quantize_group(values.tolist(), rule)
         assert list(ours.codes) == np.asarray(codes).astype(int).tolist()
         assert (ours.scale, ours.zero_point) == (float(scale), int(zero))
+
+
+def test_blocks_of_a_weight() -> None:
+    kind = TensorProto.UINT4
+    for values in groups():
+        zero, scale = quant_utils.compute_scale_zp_blocked(
+            values[:, None], kind, 0, len(values), False
+        )
+        codes = quant_utils.quantize_nparray(kind, values, scale[0, 0], zero[0, 0])
+        ours = quantize_group(values.tolist(), rules.ONNXRUNTIME_WEIGHT_BLOCKS_UINT4)
+        assert list(ours.codes) == np.asarray(codes).astype(int).tolist()
+        assert (ours.scale, ours.zero_point) == (float(scale[0, 0]), int(zero[0, 0]))
+
+
+def test_restricted_asymmetric_activations() -> None:
+    for values in (v for group in groups() for v in (group, np.abs(group))):
+        zero, scale = quant_utils.snap_zero_point_to_uint8(values.min(), values.max())
+        signed = values.min() < 0
+        rule = (
+            rules.ONNXRUNTIME_RESTRICTED_UINT8
+            if signed
+            else rules.ONNXRUNTIME_RESTRICTED_UINT8_NONNEGATIVE
+        )
+        ours = quantize_group(values.tolist(), rule)
+        assert (ours.scale, ours.zero_point) == (float(scale), int(zero))
+        assert int(zero) == (128 if signed else 0)
 
 
 def test_quantize_data_of_half_precision() -> None:

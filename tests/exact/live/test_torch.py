@@ -6,7 +6,7 @@ from tests.exact.live.groups import groups
 
 from foldmark import rules
 from foldmark.exact import catalog
-from foldmark.exact.affine import quantize
+from foldmark.exact.affine import fake_quantize, quantize
 from foldmark.exact.group import quantize_group
 from foldmark.exact.number import FloatFormat
 from foldmark.exact.rule import Rule
@@ -187,3 +187,28 @@ def test_operators_of_2_13_and_its_neighbours_differ() -> None:
     new, old = rules.TORCH_2_13_PER_TENSOR_INT8, rules.TORCH_QUANTIZE_INT8
     assert isinstance(new, Operator) and isinstance(old, Operator)
     assert quantize([0.5], 1.0, 1, new.affine) != quantize([0.5], 1.0, 1, old.affine)
+
+
+@pytest.mark.parametrize("zero", [0.3, 1.0, 2.5])
+def test_a_float_zero_point_is_added_before_rounding(zero: float) -> None:
+    values = half_steps(0.125)[:-2]
+    restored = torch.fake_quantize_per_channel_affine(
+        torch.tensor(values)[None], torch.tensor([0.125]), torch.tensor([zero]), 0, -128, 127
+    )
+    rule = rules.TORCH_FAKE_QUANTIZE_FLOAT_ZERO_INT8.affine
+    ours = fake_quantize(values.tolist(), 0.125, float(np.float32(zero)), rule)
+    assert ours == restored[0].tolist()
+
+
+def test_an_observer_of_half_the_codes_puts_zero_in_their_middle() -> None:
+    for values in groups():
+        observer = torch.ao.quantization.MinMaxObserver(
+            dtype=torch.quint8, qscheme=torch.per_tensor_symmetric, quant_min=0, quant_max=127
+        )
+        tensor = torch.tensor(values)
+        observer(tensor)
+        scale, zero = observer.calculate_qparams()
+        codes = torch.quantize_per_tensor(tensor, scale.item(), int(zero), torch.quint8)
+        ours = quantize_group(values.tolist(), rules.TORCH_OBSERVER_UINT8_SYMMETRIC_REDUCED)
+        assert (ours.scale, ours.zero_point) == (scale.item(), int(zero))
+        assert list(ours.codes) == codes.int_repr().tolist()

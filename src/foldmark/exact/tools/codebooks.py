@@ -1,16 +1,19 @@
 """bitsandbytes' 4-bit code books: NF4 and FP4, scaled by the block's largest magnitude."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import partial
+from math import isnan
 from typing import Final
 
-from foldmark.exact.catalog import BITSANDBYTES_FP4, NF4, UINT4
+from foldmark.errors import NonFiniteValue
+from foldmark.exact.catalog import BITSANDBYTES_FP4, FLOAT32, NF4, UINT4
 from foldmark.exact.group import QuantizedGroup
 from foldmark.exact.number import Codebook, FloatFormat
 from foldmark.exact.single import divide, multiply
 from foldmark.exact.tools.entry import Entry, Procedure
 
-__all__ = ["ENTRIES", "dequantize_with_codebook", "quantize_with_codebook"]
+__all__ = ["ENTRIES", "dequantize_with_codebook", "quantize_fp4_on_cuda", "quantize_with_codebook"]
 
 
 def quantize_with_codebook(
@@ -32,6 +35,33 @@ def dequantize_with_codebook(group: QuantizedGroup, codebook: Codebook) -> list[
     return [multiply(codebook.decode(code), group.scale) for code in group.codes]
 
 
+# Borders between the magnitudes of FP4 in ascending order, as its CUDA kernel writes them, and the
+# codes between them.
+_CUDA_BORDERS = (0.00260417, 0.0859375, 0.20833333, 0.29166667, 0.4166667, 0.583333, 0.8333333)
+_CUDA_CODES = (0, 1, 6, 7, 4, 5, 2, 3)
+
+
+def quantize_fp4_on_cuda(values: Sequence[float], data: FloatFormat) -> QuantizedGroup:
+    """Return the codes of FP4 by magnitude and sign, and the largest magnitude.
+
+    A border belongs to the smaller magnitude, whatever the sign; a small negative number gets the
+    code 8 of a second zero. A block of zeros gets the scale 0. Raises NonFiniteValue for NaN.
+    """
+    del data  # computed in float32 whatever the dtype of the data
+    for index, value in enumerate(values):
+        if isnan(value):
+            raise NonFiniteValue("not a number", where=f"index {index}", got=str(value))
+    largest = max((abs(v) for v in values), default=0.0)
+    reciprocal = divide(1.0, largest) if largest else 0.0
+    borders = [FLOAT32.round(border) for border in _CUDA_BORDERS]
+    codes = []
+    for value in values:
+        scaled = min(max(multiply(value, reciprocal), -1.0), 1.0)
+        magnitude = _CUDA_CODES[bisect_left(borders, abs(scaled))]
+        codes.append(magnitude + 8 if scaled < 0 else magnitude)
+    return QuantizedGroup(tuple(codes), largest, 0)
+
+
 BITSANDBYTES_NF4_BLOCK: Final = Procedure(
     name="BITSANDBYTES_NF4_BLOCK",
     codes=UINT4,
@@ -48,5 +78,17 @@ BITSANDBYTES_FP4_BLOCK: Final = Procedure(
     source="bitsandbytes/backends/default/ops.py: quantize_4bit, fp4",
     versions="bitsandbytes 0.50.2, CPU",
 )
+BITSANDBYTES_FP4_BLOCK_CUDA: Final = Procedure(
+    name="BITSANDBYTES_FP4_BLOCK_CUDA",
+    codes=UINT4,
+    quantize=quantize_fp4_on_cuda,
+    description="as BITSANDBYTES_FP4_BLOCK, by magnitude and sign, borders to the smaller one",
+    source="bitsandbytes csrc/kernels.cu: dQuantizeFP4; float32 blocks",
+    versions="bitsandbytes 95f9af30, CUDA, read and not run",
+)
 
-ENTRIES: Final[tuple[Entry, ...]] = (BITSANDBYTES_NF4_BLOCK, BITSANDBYTES_FP4_BLOCK)
+ENTRIES: Final[tuple[Entry, ...]] = (
+    BITSANDBYTES_NF4_BLOCK,
+    BITSANDBYTES_FP4_BLOCK,
+    BITSANDBYTES_FP4_BLOCK_CUDA,
+)

@@ -1,9 +1,10 @@
 """TensorFlow Lite, gemmlowp and the AI Edge Quantizer."""
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
-from foldmark.exact.catalog import FLOAT32, FLOAT64, INT4, INT8, INT8_NARROW, UINT8
+from foldmark.exact.catalog import BFLOAT16, FLOAT32, FLOAT64, INT4, INT8, INT8_NARROW, UINT8
 from foldmark.exact.number import IntegerFormat
 from foldmark.exact.rounding import Rounding
 from foldmark.exact.rule import (
@@ -107,6 +108,12 @@ TFLITE_QUANTIZE_OPTIMIZED_INT8: Final = Operator(
     source="tflite/kernels/internal/optimized/optimized_ops.h: AffineQuantize, no NEON",
     versions="LiteRT f6745779 (2026-08-21), read and not run",
 )
+TFLITE_QUANTIZE_ARM64_INT8: Final = Operator(
+    name="TFLITE_QUANTIZE_ARM64_INT8",
+    affine=AffineRule(codes=INT8, scaling=Scaling.RECIPROCAL),
+    source="tflite/kernels/internal/optimized/optimized_ops.h: AffineQuantize, RoundToNearest",
+    versions="LiteRT f6745779 (2026-08-21), 64-bit ARM, read and not run",
+)
 GEMMLOWP_EXAMPLE_UINT8: Final = Rule(
     name="GEMMLOWP_EXAMPLE_UINT8",
     scale=ScaleRule(
@@ -169,6 +176,16 @@ AI_EDGE_INT4_SYMMETRIC: Final = _ai_edge_symmetric("AI_EDGE_INT4_SYMMETRIC", INT
 AI_EDGE_INT8_ASYMMETRIC: Final = _ai_edge_asymmetric("AI_EDGE_INT8_ASYMMETRIC", INT8)
 AI_EDGE_INT4_ASYMMETRIC: Final = _ai_edge_asymmetric("AI_EDGE_INT4_ASYMMETRIC", INT4)
 
+# Blocks keep their scale in bfloat16 (and that in float16, which holds it from 2^-17 to 65504).
+AI_EDGE_INT4_BLOCKS: Final = Rule(
+    name="AI_EDGE_INT4_BLOCKS",
+    scale=replace(AI_EDGE_INT4_SYMMETRIC.scale, stored=BFLOAT16),
+    zero_point=AI_EDGE_INT4_SYMMETRIC.zero_point,
+    affine=AI_EDGE_INT4_SYMMETRIC.affine,
+    source=f"{_UNIFORM}, blockwise",
+    versions=f"{_AI_EDGE}, scales of 2^-17 to 65504, read and not run",
+)
+
 ENTRIES: Final[tuple[Entry, ...]] = (
     TFLITE_HYBRID_INT8_SYMMETRIC,
     TFLITE_HYBRID_INT8_ASYMMETRIC,
@@ -176,9 +193,11 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     TFLITE_CONVERTER_ACTIVATION_INT8,
     TFLITE_QUANTIZE_REFERENCE_INT8,
     TFLITE_QUANTIZE_OPTIMIZED_INT8,
+    TFLITE_QUANTIZE_ARM64_INT8,
     GEMMLOWP_EXAMPLE_UINT8,
     AI_EDGE_INT8_SYMMETRIC,
     AI_EDGE_INT4_SYMMETRIC,
     AI_EDGE_INT8_ASYMMETRIC,
     AI_EDGE_INT4_ASYMMETRIC,
+    AI_EDGE_INT4_BLOCKS,
 )

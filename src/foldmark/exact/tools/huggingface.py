@@ -1,10 +1,11 @@
 """optimum-quanto, bitsandbytes and compressed-tensors."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
-from foldmark.exact.catalog import FLOAT32, INT4, INT8, UINT4
+from foldmark.exact.catalog import FLOAT32, INT4, INT8, UINT2, UINT4
 from foldmark.exact.number import IntegerFormat
 from foldmark.exact.rule import (
     AffineRule,
@@ -66,6 +67,14 @@ QUANTO_INT4_ZERO_POINT: Final = Rule(
     affine=AffineRule(codes=UINT4, precision=_DATA, nan=NotANumber.ZERO),
     source="optimum/quanto/tensor/optimizers/max_optimizer.py, zeropoint=True",
     versions=_QUANTO,
+)
+QUANTO_INT2_SHIFT: Final = replace(
+    QUANTO_INT4_SHIFT,
+    name="QUANTO_INT2_SHIFT",
+    scale=replace(QUANTO_INT4_SHIFT.scale, denominator=Fraction(3)),
+    zero_point=replace(QUANTO_INT4_SHIFT.zero_point, highest=3),
+    affine=replace(QUANTO_INT4_SHIFT.affine, codes=UINT2),
+    versions=f"{_QUANTO}, read and not run",
 )
 
 BITSANDBYTES_INT8: Final = Rule(
@@ -161,6 +170,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     QUANTO_INT8,
     QUANTO_INT4_SHIFT,
     QUANTO_INT4_ZERO_POINT,
+    QUANTO_INT2_SHIFT,
     BITSANDBYTES_INT8,
     COMPRESSED_TENSORS_INT8_SYMMETRIC,
     COMPRESSED_TENSORS_INT4_SYMMETRIC,

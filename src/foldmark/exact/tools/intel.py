@@ -1,15 +1,17 @@
 """OpenVINO's NNCF and Intel Neural Compressor."""
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
-from foldmark.exact.catalog import FLOAT32, INT4, INT8, UINT4, UINT8
+from foldmark.exact.catalog import FLOAT16, FLOAT32, INT4, INT8, UINT4, UINT8
 from foldmark.exact.number import IntegerFormat
 from foldmark.exact.rule import (
     AffineRule,
     Extent,
     Rule,
     ScaleRule,
+    ScaleUse,
     TinyAction,
     ZeroForm,
     ZeroInRange,
@@ -60,6 +62,27 @@ NNCF_INT8_SYMMETRIC: Final = _nncf_symmetric("NNCF_INT8_SYMMETRIC", INT8)
 NNCF_INT4_SYMMETRIC: Final = _nncf_symmetric("NNCF_INT4_SYMMETRIC", INT4)
 NNCF_UINT8_ASYMMETRIC: Final = _nncf_asymmetric("NNCF_UINT8_ASYMMETRIC", UINT8)
 NNCF_UINT4_ASYMMETRIC: Final = _nncf_asymmetric("NNCF_UINT4_ASYMMETRIC", UINT4)
+
+
+def _in_openvino(rule: Rule) -> Rule:
+    """Return what the compressed OpenVINO model holds: the scale in float16, the codes as before.
+
+    Those were computed with the float32 scale.
+    """
+    return replace(
+        rule,
+        name=rule.name.replace("NNCF", "NNCF_OPENVINO"),
+        scale=replace(rule.scale, stored=FLOAT16),
+        zero_point=replace(rule.zero_point, scale=ScaleUse.UNROUNDED),
+        affine=replace(rule.affine, scale=ScaleUse.UNROUNDED),
+        versions=f"{_NNCF}, OpenVINO models, read and not run",
+    )
+
+
+NNCF_OPENVINO_INT8_SYMMETRIC: Final = _in_openvino(NNCF_INT8_SYMMETRIC)
+NNCF_OPENVINO_INT4_SYMMETRIC: Final = _in_openvino(NNCF_INT4_SYMMETRIC)
+NNCF_OPENVINO_UINT8_ASYMMETRIC: Final = _in_openvino(NNCF_UINT8_ASYMMETRIC)
+NNCF_OPENVINO_UINT4_ASYMMETRIC: Final = _in_openvino(NNCF_UINT4_ASYMMETRIC)
 
 _INC = "neural-compressor 3.10"
 _UTILITY = "neural_compressor/torch/algorithms/weight_only/utility.py"
@@ -125,6 +148,10 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     NNCF_INT4_SYMMETRIC,
     NNCF_UINT8_ASYMMETRIC,
     NNCF_UINT4_ASYMMETRIC,
+    NNCF_OPENVINO_INT8_SYMMETRIC,
+    NNCF_OPENVINO_INT4_SYMMETRIC,
+    NNCF_OPENVINO_UINT8_ASYMMETRIC,
+    NNCF_OPENVINO_UINT4_ASYMMETRIC,
     INC_UINT4_ASYMMETRIC,
     INC_UINT8_ASYMMETRIC,
     INC_INT4_SYMMETRIC,

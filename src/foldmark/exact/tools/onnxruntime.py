@@ -10,6 +10,8 @@ from foldmark.exact.catalog import (
     INT4,
     INT8,
     INT16,
+    INT32,
+    UINT2,
     UINT4,
     UINT8,
     UINT16,
@@ -18,6 +20,7 @@ from foldmark.exact.number import IntegerFormat
 from foldmark.exact.rounding import Rounding
 from foldmark.exact.rule import (
     AffineRule,
+    DataType,
     Extent,
     Infinity,
     NotANumber,
@@ -122,6 +125,75 @@ ONNXRUNTIME_WEIGHT_INT4: Final = _symmetric_weight(
 )
 ONNXRUNTIME_WEIGHT_UINT4: Final = _asymmetric_weight("ONNXRUNTIME_WEIGHT_UINT4", UINT4, 0, 15)
 
+# The other reduced ranges: reduced symmetric uint8 has its zero point at 64.
+ONNXRUNTIME_WEIGHT_INT8_ASYMMETRIC_REDUCED: Final = _asymmetric_weight(
+    "ONNXRUNTIME_WEIGHT_INT8_ASYMMETRIC_REDUCED", INT8, -64, 64
+)
+ONNXRUNTIME_WEIGHT_UINT8_SYMMETRIC_REDUCED: Final = _symmetric_weight(
+    "ONNXRUNTIME_WEIGHT_UINT8_SYMMETRIC_REDUCED", UINT8, Fraction(127, 2), 64
+)
+ONNXRUNTIME_WEIGHT_INT16_REDUCED: Final = _symmetric_weight(
+    "ONNXRUNTIME_WEIGHT_INT16_REDUCED", INT16, Fraction(16384), 0
+)
+ONNXRUNTIME_WEIGHT_UINT16_REDUCED: Final = _asymmetric_weight(
+    "ONNXRUNTIME_WEIGHT_UINT16_REDUCED", UINT16, 0, 32767
+)
+ONNXRUNTIME_WEIGHT_INT4_REDUCED: Final = _symmetric_weight(
+    "ONNXRUNTIME_WEIGHT_INT4_REDUCED", INT4, Fraction(7, 2), 0
+)
+ONNXRUNTIME_WEIGHT_UINT4_REDUCED: Final = _asymmetric_weight(
+    "ONNXRUNTIME_WEIGHT_UINT4_REDUCED", UINT4, 0, 7
+)
+
+# Blocks of a weight (BlockSize) divide by the stored scale for the zero point too.
+ONNXRUNTIME_WEIGHT_BLOCKS_UINT4: Final = Rule(
+    name="ONNXRUNTIME_WEIGHT_BLOCKS_UINT4",
+    scale=ScaleRule(
+        extent=Extent.SPAN,
+        denominator=Fraction(15),
+        precision=FLOAT64,
+        extent_precision=DataType.DATA,
+        tiny=(_TINY_IS_ONE,),
+    ),
+    zero_point=ZeroPointRule(
+        form=ZeroForm.ROUND_DIFFERENCE, lowest=0, highest=15, precision=FLOAT64
+    ),
+    affine=AffineRule(codes=UINT4),
+    source="onnxruntime/quantization/quant_utils.py: compute_scale_zp_blocked; float32 weights",
+    versions=_VERSION,
+)
+
+_SNAP = "onnxruntime/quantization/quant_utils.py: snap_zero_point_to_uint8"
+# ActivationRestrictedAsymmetric has two zero points: the middle if a value is negative, else 0.
+ONNXRUNTIME_RESTRICTED_UINT8: Final = Rule(
+    name="ONNXRUNTIME_RESTRICTED_UINT8",
+    scale=ScaleRule(
+        extent=Extent.LARGER_SIDE,
+        denominator=Fraction(127),
+        denominator_below=Fraction(128),
+        precision=FLOAT64,
+        stored=FLOAT32,
+    ),
+    zero_point=ZeroPointRule(fixed=128, lowest=0, highest=255),
+    affine=AffineRule(codes=UINT8, nan=NotANumber.LOWEST, infinity=Infinity.SATURATE),
+    source=f"{_SNAP}, a range with negative values; codes by QuantizeLinear",
+    versions=_VERSION,
+)
+ONNXRUNTIME_RESTRICTED_UINT8_NONNEGATIVE: Final = Rule(
+    name="ONNXRUNTIME_RESTRICTED_UINT8_NONNEGATIVE",
+    scale=ScaleRule(
+        extent=Extent.MAGNITUDE,
+        denominator=Fraction(255),
+        precision=FLOAT64,
+        stored=FLOAT32,
+        tiny=zero_extent(TinyAction.EXTENT, 1.0),
+    ),
+    zero_point=ZeroPointRule(lowest=0, highest=255),
+    affine=AffineRule(codes=UINT8, nan=NotANumber.LOWEST, infinity=Infinity.SATURATE),
+    source=f"{_SNAP}, a range without negative values; codes by QuantizeLinear",
+    versions=_VERSION,
+)
+
 # For float16 weights the scale becomes 1 only where its float16 value would be zero.
 ONNXRUNTIME_WEIGHT_INT8_FLOAT16: Final = Rule(
     name="ONNXRUNTIME_WEIGHT_INT8_FLOAT16",
@@ -211,6 +283,14 @@ ONNXRUNTIME_1_29_QUANTIZELINEAR_INT8_FLOAT16: Final = Operator(
     versions="onnxruntime 1.20 to 1.29",
 )
 
+# A bias is divided by the product of its input's and its weight's scales.
+ONNXRUNTIME_BIAS_INT32: Final = Operator(
+    name="ONNXRUNTIME_BIAS_INT32",
+    affine=AffineRule(codes=INT32, precision=FLOAT64),
+    source="onnxruntime/quantization/base_quantizer.py: quantize_bias_static_impl",
+    versions=f"{_VERSION}, read and not run",
+)
+
 # The operator's reference in Python goes through int32 before it clips: not an oracle.
 ONNX_REFERENCE_QUANTIZELINEAR_INT8: Final = Operator(
     name="ONNX_REFERENCE_QUANTIZELINEAR_INT8",
@@ -266,6 +346,12 @@ def _mlas_symmetric(name: str, codes: IntegerFormat, middle: int, order: ZeroOrd
 
 ONNXRUNTIME_MATMULNBITS_4_ASYMMETRIC: Final = _mlas_asymmetric(
     "ONNXRUNTIME_MATMULNBITS_4_ASYMMETRIC", UINT4, ZeroOrder.BEFORE_ROUNDING
+)
+ONNXRUNTIME_MATMULNBITS_2_ASYMMETRIC: Final = _mlas_asymmetric(
+    "ONNXRUNTIME_MATMULNBITS_2_ASYMMETRIC", UINT2, ZeroOrder.BEFORE_ROUNDING
+)
+ONNXRUNTIME_MATMULNBITS_2_SYMMETRIC: Final = _mlas_symmetric(
+    "ONNXRUNTIME_MATMULNBITS_2_SYMMETRIC", UINT2, 2, ZeroOrder.BEFORE_ROUNDING
 )
 ONNXRUNTIME_MATMULNBITS_8_ASYMMETRIC: Final = _mlas_asymmetric(
     "ONNXRUNTIME_MATMULNBITS_8_ASYMMETRIC", UINT8, ZeroOrder.BEFORE_ROUNDING
@@ -371,6 +457,16 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     ONNXRUNTIME_WEIGHT_INT4,
     ONNXRUNTIME_WEIGHT_UINT4,
     ONNXRUNTIME_WEIGHT_INT8_FLOAT16,
+    ONNXRUNTIME_WEIGHT_INT8_ASYMMETRIC_REDUCED,
+    ONNXRUNTIME_WEIGHT_UINT8_SYMMETRIC_REDUCED,
+    ONNXRUNTIME_WEIGHT_INT16_REDUCED,
+    ONNXRUNTIME_WEIGHT_UINT16_REDUCED,
+    ONNXRUNTIME_WEIGHT_INT4_REDUCED,
+    ONNXRUNTIME_WEIGHT_UINT4_REDUCED,
+    ONNXRUNTIME_WEIGHT_BLOCKS_UINT4,
+    ONNXRUNTIME_RESTRICTED_UINT8,
+    ONNXRUNTIME_RESTRICTED_UINT8_NONNEGATIVE,
+    ONNXRUNTIME_BIAS_INT32,
     ONNXRUNTIME_MATMULNBITS_ACTIVATION_X86,
     ONNXRUNTIME_MATMULNBITS_ACTIVATION_ARM,
     ONNXRUNTIME_DYNAMIC_UINT8,
@@ -384,6 +480,8 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     ONNX_REFERENCE_QUANTIZELINEAR_INT8,
     ONNXRUNTIME_MATMULNBITS_4_ASYMMETRIC,
     ONNXRUNTIME_MATMULNBITS_4_SYMMETRIC,
+    ONNXRUNTIME_MATMULNBITS_2_ASYMMETRIC,
+    ONNXRUNTIME_MATMULNBITS_2_SYMMETRIC,
     ONNXRUNTIME_MATMULNBITS_8_ASYMMETRIC,
     ONNXRUNTIME_MATMULNBITS_8_SYMMETRIC,
     ONNXRUNTIME_BLOCK_QDQ_4_ASYMMETRIC,

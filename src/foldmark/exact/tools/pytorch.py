@@ -70,6 +70,15 @@ TORCH_QUANTIZE_UINT8: Final = _operator(
     "TORCH_QUANTIZE_UINT8", UINT8, ZeroOrder.AFTER_ROUNDING, NotANumber.RAISE, _OTHERS
 )
 
+_ARM = "torch 2.13, ARM, read and not run"
+# The NEON kernel rounds before it adds the zero point, in every version that was read.
+TORCH_ARM_QUANTIZE_INT8: Final = _operator(
+    "TORCH_ARM_QUANTIZE_INT8", INT8, ZeroOrder.AFTER_ROUNDING, NotANumber.RAISE, _ARM
+)
+TORCH_ARM_QUANTIZE_UINT8: Final = _operator(
+    "TORCH_ARM_QUANTIZE_UINT8", UINT8, ZeroOrder.AFTER_ROUNDING, NotANumber.RAISE, _ARM
+)
+
 
 def _fake_quantize(name: str, codes: IntegerFormat) -> Operator:
     return Operator(
@@ -105,6 +114,13 @@ TORCH_FAKE_QUANTIZE_PER_CHANNEL_INT8: Final = _fake_quantize_per_channel(
 )
 TORCH_FAKE_QUANTIZE_PER_CHANNEL_UINT8: Final = _fake_quantize_per_channel(
     "TORCH_FAKE_QUANTIZE_PER_CHANNEL_UINT8", UINT8
+)
+# A zero point that is a float is added before rounding, an integer one after.
+TORCH_FAKE_QUANTIZE_FLOAT_ZERO_INT8: Final = Operator(
+    name="TORCH_FAKE_QUANTIZE_FLOAT_ZERO_INT8",
+    affine=AffineRule(codes=INT8, scaling=Scaling.RECIPROCAL, order=ZeroOrder.BEFORE_ROUNDING),
+    source="aten/src/ATen/native/quantized/cpu/kernels: fake_quant_per_channel_cachemask_cpu",
+    versions="torch 2.12.0 to 2.14.1, float zero points",
 )
 TORCH_DECOMPOSED_INT8: Final = _decomposed("TORCH_DECOMPOSED_INT8", INT8)
 TORCH_DECOMPOSED_UINT8: Final = _decomposed("TORCH_DECOMPOSED_UINT8", UINT8)
@@ -159,6 +175,10 @@ TORCH_OBSERVER_UINT8_REDUCED: Final = _affine_observer(
 TORCH_OBSERVER_UINT8_SYMMETRIC: Final = _symmetric_observer(
     "TORCH_OBSERVER_UINT8_SYMMETRIC", UINT8, Fraction(255, 2), 128, _EPSILON
 )
+# quant_min=0, quant_max=127: the zero point is the middle of the range that was asked for.
+TORCH_OBSERVER_UINT8_SYMMETRIC_REDUCED: Final = _symmetric_observer(
+    "TORCH_OBSERVER_UINT8_SYMMETRIC_REDUCED", UINT8, Fraction(127, 2), 63, _EPSILON
+)
 TORCH_OBSERVER_INT8: Final = _symmetric_observer(
     "TORCH_OBSERVER_INT8", INT8, Fraction(255, 2), 0, _EPSILON
 )
@@ -209,15 +229,19 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     TORCH_2_13_PER_CHANNEL_UINT8,
     TORCH_QUANTIZE_INT8,
     TORCH_QUANTIZE_UINT8,
+    TORCH_ARM_QUANTIZE_INT8,
+    TORCH_ARM_QUANTIZE_UINT8,
     TORCH_FAKE_QUANTIZE_INT8,
     TORCH_FAKE_QUANTIZE_UINT8,
     TORCH_FAKE_QUANTIZE_PER_CHANNEL_INT8,
     TORCH_FAKE_QUANTIZE_PER_CHANNEL_UINT8,
+    TORCH_FAKE_QUANTIZE_FLOAT_ZERO_INT8,
     TORCH_DECOMPOSED_INT8,
     TORCH_DECOMPOSED_UINT8,
     TORCH_OBSERVER_UINT8,
     TORCH_OBSERVER_UINT8_REDUCED,
     TORCH_OBSERVER_UINT8_SYMMETRIC,
+    TORCH_OBSERVER_UINT8_SYMMETRIC_REDUCED,
     TORCH_OBSERVER_INT8,
     TORCH_OBSERVER_INT8_REDUCED,
     TORCH_OBSERVER_INT8_NARROW,

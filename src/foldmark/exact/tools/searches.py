@@ -31,6 +31,7 @@ __all__ = [
     "quantize_gptq_mse_symmetric",
     "quantize_k_quant",
     "quantize_mlx",
+    "quantize_mlx_metal",
 ]
 
 
@@ -155,25 +156,43 @@ def quantize_mlx(values: Sequence[float], data: FloatFormat) -> QuantizedGroup:
     q0 = round(edge / s); unless q0 is 0, s = edge / q0. The stored bias is the edge (0 for q0 = 0),
     and value = code * s + bias.
     """
-    low, high = min(values), max(values)
+    return _mlx(min(values), max(values), Rounding.HALF_EVEN, values, data)
+
+
+def quantize_mlx_metal(values: Sequence[float], data: FloatFormat) -> QuantizedGroup:
+    """Quantize a group as `quantize_mlx`, with two choices of the Metal kernel.
+
+    The high end starts at 0, so that a group of negative numbers reaches up to it; ties are rounded
+    away from zero.
+    """
+    return _mlx(min(values), max(0.0, *values), Rounding.HALF_AWAY, values, data)
+
+
+def _mlx(
+    low: float, high: float, rounding: Rounding, values: Sequence[float], data: FloatFormat
+) -> QuantizedGroup:
     scale = max(divide(subtract(high, low), 15.0), single(1e-7))
     low_is_farther = abs(low) > abs(high)
     scale, edge = (scale, low) if low_is_farther else (-scale, high)
-    steps = _even(divide(edge, scale))
+    steps = _whole(divide(edge, scale), rounding)
     bias = 0.0
     if steps != 0:
         scale, bias = divide(edge, float(steps)), edge
-    codes = (UINT4.clip(_even(divide(subtract(x, bias), scale))) for x in values)
+    codes = (UINT4.clip(_whole(divide(subtract(x, bias), scale), rounding)) for x in values)
     return QuantizedGroup(tuple(codes), data.round(scale), data.round(bias))
 
 
 def _even(number: float) -> int:
-    """Round half to even; infinity lies beyond every code, NaN is 0."""
+    return _whole(number, Rounding.HALF_EVEN)
+
+
+def _whole(number: float, rounding: Rounding) -> int:
+    """Round to an integer; infinity lies beyond every code, NaN is 0."""
     if isnan(number):
         return 0
     if isinf(number):
         return 1 << 32 if number > 0 else -(1 << 32)
-    return round_to_int(Fraction(number), Rounding.HALF_EVEN)
+    return round_to_int(Fraction(number), rounding)
 
 
 _GPTQ = "quant.py of IST-DASLab/gptq: Quantizer.find_params, mse=True"
@@ -211,10 +230,19 @@ MLX_AFFINE_4: Final = Procedure(
     source="mlx/backend/cpu/quantized.cpp: quantize",
     versions="mlx 0.32.4, CPU",
 )
+MLX_METAL_AFFINE_4: Final = Procedure(
+    name="MLX_METAL_AFFINE_4",
+    codes=UINT4,
+    quantize=quantize_mlx_metal,
+    description="as MLX_AFFINE_4, ties away from zero, a group of negative numbers up to zero",
+    source="mlx/backend/metal/kernels/quantized.h: affine_quantize",
+    versions="mlx 846d1762, Metal, read and not run",
+)
 
 ENTRIES: Final[tuple[Entry, ...]] = (
     ONNXRUNTIME_K_QUANT_4,
     GPTQ_UINT4_ASYMMETRIC_MSE,
     GPTQ_UINT4_SYMMETRIC_MSE,
     MLX_AFFINE_4,
+    MLX_METAL_AFFINE_4,
 )

@@ -1,9 +1,10 @@
 """GPTQ, AutoAWQ, SmoothQuant, NVIDIA ModelOpt, AMD Quark and coremltools."""
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
-from foldmark.exact.catalog import FLOAT32, FLOAT64, INT4, INT8, INT8_NARROW, UINT4, UINT8
+from foldmark.exact.catalog import FLOAT16, FLOAT32, FLOAT64, INT4, INT8, INT8_NARROW, UINT4, UINT8
 from foldmark.exact.number import IntegerFormat
 from foldmark.exact.rule import (
     AffineRule,
@@ -13,6 +14,7 @@ from foldmark.exact.rule import (
     NotANumber,
     Rule,
     ScaleRule,
+    ScaleUse,
     Scaling,
     TinyAction,
     TinyRange,
@@ -23,7 +25,7 @@ from foldmark.exact.rule import (
     ZeroOrder,
     ZeroPointRule,
 )
-from foldmark.exact.tools.entry import Entry
+from foldmark.exact.tools.entry import Entry, Operator
 from foldmark.exact.tools.tiny import extent_at_least, scale_at_least, zero_extent
 
 __all__ = ["ENTRIES"]
@@ -56,6 +58,26 @@ GPTQ_UINT4_SYMMETRIC: Final = Rule(
     affine=AffineRule(codes=UINT4),
     source=_GPTQ,
     versions=_GPTQ_VERSION,
+)
+
+# GPTQModel computes in the weight's dtype and writes scales in float16.
+_GPTQMODEL = "gptqmodel/quantization/quantizer.py: Quantizer.find_params"
+_GPTQMODEL_VERSION = "GPTQModel 7.7.0, mse off, float32 weights, read and not run"
+GPTQMODEL_UINT4_ASYMMETRIC: Final = Rule(
+    name="GPTQMODEL_UINT4_ASYMMETRIC",
+    scale=replace(GPTQ_UINT4_ASYMMETRIC.scale, precision=_DATA, stored=FLOAT16),
+    zero_point=replace(GPTQ_UINT4_ASYMMETRIC.zero_point, scale=ScaleUse.UNROUNDED, precision=_DATA),
+    affine=AffineRule(codes=UINT4, scale=ScaleUse.UNROUNDED, precision=_DATA),
+    source=_GPTQMODEL,
+    versions=_GPTQMODEL_VERSION,
+)
+GPTQMODEL_UINT4_SYMMETRIC: Final = Rule(
+    name="GPTQMODEL_UINT4_SYMMETRIC",
+    scale=replace(GPTQ_UINT4_SYMMETRIC.scale, precision=_DATA, stored=FLOAT16),
+    zero_point=GPTQ_UINT4_SYMMETRIC.zero_point,
+    affine=AffineRule(codes=UINT4, scale=ScaleUse.UNROUNDED, precision=_DATA),
+    source=_GPTQMODEL,
+    versions=_GPTQMODEL_VERSION,
 )
 
 _AWQ = "awq/quantize/quantizer.py: pseudo_quantize_tensor"
@@ -138,6 +160,30 @@ MODELOPT_EXPORT_INT8: Final = Rule(
     source="modelopt/torch/export/quant_utils.py: to_quantized_weight",
     versions=f"{_MODELOPT}, read and not run",
 )
+# The inverse of the scale is kept, 7 times the reciprocal of the magnitude, as torch divides.
+MODELOPT_INT4_TENSOR: Final = Rule(
+    name="MODELOPT_INT4_TENSOR",
+    scale=ScaleRule(
+        extent=Extent.MAGNITUDE, denominator=Fraction(7), precision=FLOAT64, stored=FLOAT64
+    ),
+    zero_point=ZeroPointRule(fixed=8, lowest=0, highest=15),
+    affine=AffineRule(
+        codes=UINT4,
+        scaling=Scaling.RATIO_OF_RECIPROCAL,
+        ratio=Fraction(7),
+        precision=_DATA,
+        nan=NotANumber.ZERO,
+    ),
+    source="modelopt/torch/quantization/qtensor/int4_tensor.py: INT4QTensor.quantize",
+    versions=f"{_MODELOPT}, without its CUDA extension, read and not run",
+)
+# The export for int4 AWQ is given the scales that its search has found.
+MODELOPT_EXPORT_INT4: Final = Operator(
+    name="MODELOPT_EXPORT_INT4",
+    affine=AffineRule(codes=INT4),
+    source="modelopt/torch/export/quant_utils.py: to_quantized_weight, int4 AWQ",
+    versions=f"{_MODELOPT}, read and not run",
+)
 MODELOPT_ONNX_INT4: Final = Rule(
     name="MODELOPT_ONNX_INT4",
     scale=ScaleRule(extent=Extent.MAGNITUDE, denominator=Fraction(7), tiny=extent_at_least(1e-5)),
@@ -208,6 +254,29 @@ QUARK_FAKE_UINT4_ASYMMETRIC: Final = _quark_asymmetric(
     "QUARK_FAKE_UINT4_ASYMMETRIC", UINT4, ZeroOrder.AFTER_ROUNDING
 )
 
+# Its ONNX quantizer has ONNX Runtime's formulas, but clips symmetric codes to -127..127.
+QUARK_ONNX_INT8_SYMMETRIC: Final = Rule(
+    name="QUARK_ONNX_INT8_SYMMETRIC",
+    scale=ScaleRule(
+        extent=Extent.MAGNITUDE,
+        denominator=Fraction(127),
+        precision=FLOAT64,
+        tiny=(
+            TinyRange(
+                test=TinyTest.SCALE,
+                below=float(FLOAT32.smallest_normal),
+                action=TinyAction.SCALE,
+                value=1.0,
+                zero_point=0,
+            ),
+        ),
+    ),
+    zero_point=ZeroPointRule(lowest=-127, highest=127, precision=FLOAT64),
+    affine=AffineRule(codes=INT8_NARROW),
+    source="quark/onnx: scale and zero point as ONNX Runtime's compute_scale_zp",
+    versions=f"{_QUARK}, without power-of-two scales, read and not run",
+)
+
 _COREML = "coremltools 9.0"
 _COREML_SOURCE = "coremltools/optimize/_utils.py: compute_qparams, quantize_by_scale_and_zp"
 _UINT8_SYMMETRIC = IntegerFormat("uint8 narrow", 8, 0, 254)
@@ -264,11 +333,15 @@ COREMLTOOLS_UINT4_LINEAR: Final = _coreml_linear("COREMLTOOLS_UINT4_LINEAR", UIN
 ENTRIES: Final[tuple[Entry, ...]] = (
     GPTQ_UINT4_ASYMMETRIC,
     GPTQ_UINT4_SYMMETRIC,
+    GPTQMODEL_UINT4_ASYMMETRIC,
+    GPTQMODEL_UINT4_SYMMETRIC,
     AWQ_UINT4_ASYMMETRIC,
     AWQ_INT4_SYMMETRIC,
     SMOOTHQUANT_INT8,
     MODELOPT_FAKE_INT8,
     MODELOPT_EXPORT_INT8,
+    MODELOPT_INT4_TENSOR,
+    MODELOPT_EXPORT_INT4,
     MODELOPT_ONNX_INT4,
     MODELOPT_ONNX_UINT4,
     QUARK_INT8_SYMMETRIC,
@@ -276,6 +349,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     QUARK_INT8_ASYMMETRIC,
     QUARK_UINT4_ASYMMETRIC,
     QUARK_FAKE_UINT4_ASYMMETRIC,
+    QUARK_ONNX_INT8_SYMMETRIC,
     COREMLTOOLS_INT8_SYMMETRIC,
     COREMLTOOLS_UINT8_SYMMETRIC,
     COREMLTOOLS_INT4_SYMMETRIC,
