@@ -68,6 +68,23 @@ def test_blocks_of_a_weight() -> None:
         assert (ours.scale, ours.zero_point) == (float(scale[0, 0]), int(zero[0, 0]))
 
 
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_two_bit_blocks(symmetric: bool) -> None:
+    quantize_bits = onnxruntime.capi._pybind_state.quantize_matmul_2bits
+    name = "SYMMETRIC" if symmetric else "ASYMMETRIC"
+    rule = getattr(rules, f"ONNXRUNTIME_MATMULNBITS_2_{name}")
+    for values in groups():
+        block = values[:32]
+        assert len(block) == 32
+        packed, zero = np.zeros((1, 1, 8), np.uint8), np.zeros((1, 1), np.uint8)
+        scale = np.zeros((1, 1), np.float32)
+        quantize_bits(packed, block[:, None].copy(), scale, zero, 32, 1, 32, symmetric)
+        codes = [int(packed[0, 0, i // 4]) >> 2 * (i % 4) & 3 for i in range(32)]
+        ours = quantize_group(block.tolist(), rule)
+        assert list(ours.codes) == codes
+        assert ours.scale == scale.item()
+
+
 def test_restricted_asymmetric_activations() -> None:
     for values in (v for group in groups() for v in (group, np.abs(group))):
         zero, scale = quant_utils.snap_zero_point_to_uint8(values.min(), values.max())
