@@ -174,6 +174,5 @@ def test_published_minilm(copy, share, sentence):
     shares = {each.executor: each.operators for each in proof.kernels.shares}
     assert shares[Executor.INTEGER if share else Executor.FLOAT_DECODED] == 36
     if share == 0:
-        assert proof.speeds[0].ratio.value < 1.4
         assert "3.94 times smaller" in verdict(proof)
     assert proof_document(proof)["schema"] == "foldmark.verify/1"
