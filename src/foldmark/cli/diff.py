@@ -1,14 +1,12 @@
 """`foldmark diff`: two tools' results for one model, and which rule differs."""
 
-import json
-import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from foldmark.cli.diff_text import text
+from foldmark.cli.json_option import write_json
+from foldmark.cli.progress import shown_progress
 from foldmark.compare.diff import Diff, diff_artefacts
 from foldmark.compare.diff_document import diff_document
 from foldmark.formats.opening import open_artefact
@@ -48,11 +46,9 @@ def command(*, a: Path, b: Path, float_model: Path | None, json_file: str | None
             opened.append(open_artefact(path))
         found = _compare(opened)
         if json_file is not None:
-            document = json.dumps(diff_document(found), indent=2)
+            write_json(diff_document(found), json_file)
             if json_file == "-":
-                click.echo(document)
                 return
-            _write(Path(json_file), document + "\n")
         click.echo(text(found))
     finally:
         for artefact in opened:
@@ -61,19 +57,5 @@ def command(*, a: Path, b: Path, float_model: Path | None, json_file: str | None
 
 def _compare(opened: list[Artefact]) -> Diff:
     original = opened[2] if len(opened) > 2 else None
-    if not sys.stderr.isatty():
-        return diff_artefacts(opened[0], opened[1], original)
-    columns = (TextColumn("comparing weights"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=None)
-
-        def step(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
-
+    with shown_progress("comparing weights") as step:
         return diff_artefacts(opened[0], opened[1], original, step)
-
-
-def _write(path: Path, content: str) -> None:
-    beside = path.with_name(path.name + ".part")
-    beside.write_text(content, encoding="utf-8")
-    beside.replace(path)

@@ -1,6 +1,5 @@
 """`foldmark inspect`: every quantized tensor of a file, and where each byte goes."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from foldmark.cli.inspect_text import text
+from foldmark.cli.json_option import write_json
 from foldmark.compare.document import inspection_document
 from foldmark.compare.inspection import Inspection, inspect_artefact
 from foldmark.formats.opening import open_artefact
@@ -41,11 +41,9 @@ def command(*, file: Path, everything: bool, json_file: str | None) -> None:
     try:
         inspection = _inspect(artefact)
         if json_file is not None:
-            document = json.dumps(inspection_document(inspection), indent=2)
+            write_json(inspection_document(inspection), json_file)
             if json_file == "-":
-                click.echo(document)
                 return
-            _write(Path(json_file), document + "\n")
         click.echo(text(inspection, everything))
     finally:
         artefact.close()
@@ -62,9 +60,3 @@ def _inspect(artefact: Artefact) -> Inspection:
             progress.advance(task)
 
         return inspect_artefact(artefact, step)
-
-
-def _write(path: Path, content: str) -> None:
-    beside = path.with_name(path.name + ".part")
-    beside.write_text(content, encoding="utf-8")
-    beside.replace(path)
