@@ -4,65 +4,15 @@ import ml_dtypes
 import numpy as np
 import onnx
 
-from foldmark.formats.onnx_tensor import tensor_array
 from foldmark.graphs.reading.names import without_suffixes
-from foldmark.graphs.reading.workspace import Workspace, attributes
+from foldmark.graphs.reading.original import CLIPPING, Bounds
+from foldmark.graphs.reading.workspace import Workspace
 from foldmark.graphs.sites import Encoding
 
-__all__ = ["OriginalGraph", "original_name", "restored", "title"]
+__all__ = ["original_name", "restored", "title"]
 
-_Bounds = tuple[float | None, float | None]
-
-_CLIPPING = frozenset({"Relu", "Clip"})
 # Operators whose output has both signs, so that a range that starts at zero cuts it.
 _SIGNED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "BatchNormalization"})
-
-
-class OriginalGraph:
-    """The float model's nodes, found by the values that they make and read."""
-
-    def __init__(self, model: onnx.ModelProto) -> None:
-        graph = model.graph
-        self.makers = {name: node for node in graph.node for name in node.output}
-        self.readers: dict[str, list[onnx.NodeProto]] = {}
-        for node in graph.node:
-            for name in node.input:
-                self.readers.setdefault(name, []).append(node)
-        self._constants = {tensor.name: tensor for tensor in graph.initializer}
-        self.outputs = {value.name for value in graph.output}
-
-    def clipping(self, value: str) -> onnx.NodeProto | None:
-        """Return the Relu or Clip that makes a value, or is all that becomes of it."""
-        maker = self.makers[value]
-        if maker.op_type in _CLIPPING:
-            return maker
-        readers = self.readers.get(value, [])
-        if len(readers) == 1 and readers[0].op_type in _CLIPPING and value not in self.outputs:
-            return readers[0]
-        return None
-
-    def bounds(self, node: onnx.NodeProto) -> _Bounds:
-        """Return the lowest and highest value that a Relu or Clip lets through."""
-        if node.op_type == "Relu":
-            return 0.0, None
-        given = attributes(node)
-        low, high = (given.get("min"), given.get("max"))
-        found = [self._number(name) for name in [*node.input[1:3], "", ""][:2]]
-        return (
-            found[0] if found[0] is not None else _number(low),
-            found[1] if found[1] is not None else _number(high),
-        )
-
-    def _number(self, name: str) -> float | None:
-        if name in self._constants:
-            return float(tensor_array(self._constants[name]).reshape(()))
-        maker = self.makers.get(name)
-        value = attributes(maker).get("value") if maker is not None else None
-        return None if value is None else float(onnx.numpy_helper.to_array(value).reshape(()))
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
 
 
 def restored(space: Workspace, x: str, encoding: Encoding) -> str:
@@ -78,7 +28,7 @@ def restored(space: Workspace, x: str, encoding: Encoding) -> str:
     if encoding.scale is None or encoding.axis is not None:
         return x
     maker = space.made.get(x)
-    if maker is not None and maker.op_type in _CLIPPING:
+    if maker is not None and maker.op_type in CLIPPING:
         return x
     name = original_name(space, x)
     if space.original is None or name is None:
@@ -118,7 +68,7 @@ def _starts_at_zero(space: Workspace, x: str, encoding: Encoding) -> bool:
     return int(encoding.zero_point) == int(ml_dtypes.iinfo(encoding.zero_point.dtype).min)
 
 
-def _write(space: Workspace, x: str, bounds: _Bounds, node: onnx.NodeProto | None) -> str:
+def _write(space: Workspace, x: str, bounds: Bounds, node: onnx.NodeProto | None) -> str:
     """Write a Relu or Clip, under the names that it has in the float model."""
     operator = "Relu" if bounds == (0.0, None) else "Clip"
     inputs = [x]

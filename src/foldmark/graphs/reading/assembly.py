@@ -7,7 +7,8 @@ import onnx
 from onnx import helper
 
 from foldmark.graphs.reading.liveness import live_nodes
-from foldmark.graphs.reading.workspace import Draft, Workspace, used_inside
+from foldmark.graphs.reading.nodes import used_inside
+from foldmark.graphs.reading.workspace import Draft, Workspace
 
 __all__ = ["assemble", "simulated_nodes", "skeleton_nodes"]
 

@@ -9,6 +9,7 @@ from onnx import helper, numpy_helper
 from foldmark.graphs.reading.absorbed import restored, title
 from foldmark.graphs.reading.arithmetic import dequantized, format_name, quantized
 from foldmark.graphs.reading.movement import axis_before, data_inputs, is_movement
+from foldmark.graphs.reading.nodes import attributes
 from foldmark.graphs.reading.parameters import (
     Parameters,
     encoding_of,
@@ -16,7 +17,7 @@ from foldmark.graphs.reading.parameters import (
     parameters_of,
     real_value,
 )
-from foldmark.graphs.reading.workspace import Draft, Workspace, attributes
+from foldmark.graphs.reading.workspace import Draft, Workspace
 from foldmark.graphs.sites import Encoding
 
 __all__ = ["add_weight", "decode", "encode"]

@@ -8,8 +8,9 @@ import numpy as np
 import onnx
 
 from foldmark.errors import OperatorNotSupported
+from foldmark.graphs.reading.nodes import attributes
 from foldmark.graphs.reading.shapes import rank_of
-from foldmark.graphs.reading.workspace import Workspace, attributes
+from foldmark.graphs.reading.workspace import Workspace
 
 __all__ = [
     "bias_gelu",

@@ -18,8 +18,9 @@ from foldmark.formats.onnx_tensor import tensor_array
 from foldmark.graphs.reading.absorbed import original_name, title
 from foldmark.graphs.reading.arithmetic import format_name
 from foldmark.graphs.reading.movement import is_movement
+from foldmark.graphs.reading.nodes import attributes, subgraphs
 from foldmark.graphs.reading.shapes import element_types
-from foldmark.graphs.reading.workspace import Draft, Workspace, attributes, subgraphs
+from foldmark.graphs.reading.workspace import Draft, Workspace
 from foldmark.graphs.sites import Encoding
 
 __all__ = ["widen"]

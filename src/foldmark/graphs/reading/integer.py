@@ -11,9 +11,10 @@ import onnx
 
 from foldmark.errors import OperatorNotSupported
 from foldmark.graphs.reading.codes import decode
+from foldmark.graphs.reading.nodes import attributes
 from foldmark.graphs.reading.parameters import Parameters
 from foldmark.graphs.reading.qlinear import operand
-from foldmark.graphs.reading.workspace import Accumulator, Workspace, attributes
+from foldmark.graphs.reading.workspace import Accumulator, Workspace
 
 __all__ = [
     "cast_accumulator",

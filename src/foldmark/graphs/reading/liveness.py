@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import onnx
 
-from foldmark.graphs.reading.workspace import used_inside
+from foldmark.graphs.reading.nodes import used_inside
 
 __all__ = ["live_nodes"]
 

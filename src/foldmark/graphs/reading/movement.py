@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import onnx
 
-from foldmark.graphs.reading.workspace import attributes
+from foldmark.graphs.reading.nodes import attributes
 
 __all__ = ["DATA_INPUTS", "axis_before", "data_inputs", "is_movement", "only_moves"]
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from foldmark.errors import OperatorNotSupported
 from foldmark.graphs.reading.arithmetic import format_name, is_integer
 from foldmark.graphs.reading.codes import add_weight
-from foldmark.graphs.reading.workspace import Workspace, attributes
+from foldmark.graphs.reading.nodes import attributes
+from foldmark.graphs.reading.workspace import Workspace
 from foldmark.graphs.sites import Encoding
 
 __all__ = ["gather_block_quantized", "matmul_nbits"]

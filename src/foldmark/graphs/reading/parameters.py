@@ -8,7 +8,8 @@ import onnx
 from numpy.typing import NDArray
 
 from foldmark.graphs.reading.arithmetic import dequantized
-from foldmark.graphs.reading.workspace import Workspace, attributes
+from foldmark.graphs.reading.nodes import attributes
+from foldmark.graphs.reading.workspace import Workspace
 from foldmark.graphs.sites import Encoding
 
 __all__ = ["Parameters", "encoding_of", "parameters_of", "real_value"]

@@ -7,7 +7,7 @@ import onnx
 from onnx import inliner, numpy_helper
 
 from foldmark.errors import HostileFile
-from foldmark.graphs.reading.workspace import attributes, used_inside
+from foldmark.graphs.reading.nodes import attributes, used_inside
 
 __all__ = ["prepared"]
 

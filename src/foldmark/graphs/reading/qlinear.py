@@ -8,8 +8,9 @@ import onnx
 from foldmark.errors import OperatorNotSupported
 from foldmark.graphs.reading.codes import decode, encode
 from foldmark.graphs.reading.names import without_suffixes
+from foldmark.graphs.reading.nodes import attributes
 from foldmark.graphs.reading.parameters import Parameters, is_single
-from foldmark.graphs.reading.workspace import Workspace, attributes
+from foldmark.graphs.reading.workspace import Workspace
 
 __all__ = [
     "operand",

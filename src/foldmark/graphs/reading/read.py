@@ -14,13 +14,14 @@ from foldmark.graphs.labels import Labels, common_path
 from foldmark.graphs.matching.float_weights import FloatWeights
 from foldmark.graphs.matching.match import Match, match_weights
 from foldmark.graphs.matching.same_network import changed_constants, check_same_network
-from foldmark.graphs.reading.absorbed import OriginalGraph
 from foldmark.graphs.reading.assembly import assemble, simulated_nodes, skeleton_nodes
 from foldmark.graphs.reading.half import widen
+from foldmark.graphs.reading.nodes import subgraphs
+from foldmark.graphs.reading.original import OriginalGraph
 from foldmark.graphs.reading.outputs import with_float_outputs
 from foldmark.graphs.reading.preparation import prepared
 from foldmark.graphs.reading.rules import ON_CODES, RULES, key_of
-from foldmark.graphs.reading.workspace import Draft, Workspace, subgraphs
+from foldmark.graphs.reading.workspace import Draft, Workspace
 from foldmark.graphs.roles import Roles
 from foldmark.graphs.sites import QuantizedGraph, Site, UnmatchedWeight
 

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from foldmark.graphs.reading.arithmetic import format_name, is_integer
 from foldmark.graphs.reading.codes import add_weight
-from foldmark.graphs.reading.workspace import StoredWeight, Workspace, attributes
+from foldmark.graphs.reading.nodes import attributes
+from foldmark.graphs.reading.workspace import StoredWeight, Workspace
 from foldmark.graphs.sites import Encoding
 
 __all__ = ["cast_stored", "move_stored", "scale_stored", "shift_stored"]

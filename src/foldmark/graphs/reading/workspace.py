@@ -1,8 +1,8 @@
 """The graph being rewritten: its constants, the nodes written so far, the sites found."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,19 +11,15 @@ from onnx import helper, numpy_helper
 
 from foldmark.errors import OperatorNotSupported
 from foldmark.formats.onnx_tensor import tensor_array
+from foldmark.graphs.reading.nodes import used_inside
+from foldmark.graphs.reading.original import OriginalGraph
 from foldmark.graphs.sites import Encoding
-
-if TYPE_CHECKING:
-    from foldmark.graphs.reading.absorbed import OriginalGraph
 
 __all__ = [
     "Accumulator",
     "Draft",
     "StoredWeight",
     "Workspace",
-    "attributes",
-    "subgraphs",
-    "used_inside",
 ]
 
 
@@ -123,13 +119,13 @@ class Workspace:
     stored: dict[str, StoredWeight] = field(default_factory=dict)
     titles: dict[str, str] = field(default_factory=dict)
     made: dict[str, onnx.NodeProto] = field(default_factory=dict)
-    original: "OriginalGraph | None" = None
+    original: OriginalGraph | None = None
     pending: dict[str, Callable[[], None]] = field(default_factory=dict)
     _alias: dict[str, str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, model: onnx.ModelProto, original: "OriginalGraph | None" = None) -> "Workspace":
+    def of(cls, model: onnx.ModelProto, original: OriginalGraph | None = None) -> "Workspace":
         """Index a model's graph."""
         space = cls(model, original=original)
         graph = model.graph
@@ -241,28 +237,3 @@ class Workspace:
                 got=f"{name!r} computed at run time" if name else "no such input",
             )
         return array
-
-
-def attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    """Return a node's attributes as Python values."""
-    return {item.name: helper.get_attribute_value(item) for item in node.attribute}
-
-
-def subgraphs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
-    """Yield the name and graph of each subgraph of a node (If, Loop, Scan)."""
-    for item in node.attribute:
-        if item.type == onnx.AttributeProto.GRAPH:
-            yield item.name, item.g
-        elif item.type == onnx.AttributeProto.GRAPHS:
-            yield from ((item.name, graph) for graph in item.graphs)
-
-
-def used_inside(node: onnx.NodeProto) -> Iterable[str]:
-    """Return the names that a node's subgraphs read from the graph around them."""
-    for _, graph in subgraphs(node):
-        known = {tensor.name for tensor in graph.initializer}
-        known |= {value.name for value in graph.input}
-        for inner in graph.node:
-            yield from (name for name in (*inner.input, *used_inside(inner)) if name not in known)
-            known |= set(inner.output)
-        yield from (value.name for value in graph.output if value.name not in known)
