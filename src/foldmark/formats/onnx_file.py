@@ -1,6 +1,8 @@
 """Reading an ONNX model that may come from anyone: a path, bytes or a ModelProto."""
 
+import mmap
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -9,9 +11,10 @@ from google.protobuf.message import DecodeError
 
 from foldmark.errors import FileUnreadable, FormatNotRecognised, HostileFile, TruncatedFile
 from foldmark.formats.onnx_external import IN_MEMORY, resolve_external
+from foldmark.formats.onnx_mapped import Buffer, without_weights
 from foldmark.formats.onnx_tensor import check_inline, is_external, model_tensors
 
-__all__ = ["ModelSource", "read_model", "read_structure"]
+__all__ = ["ModelSource", "read_mapped", "read_model", "read_structure"]
 
 ModelSource: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -72,7 +75,29 @@ def read_structure(path: Path) -> onnx.ModelProto:
     return _parse(_file_bytes(path), path.parent, str(path), in_memory=-1)
 
 
-def _file_bytes(path: Path) -> bytes:
+def read_mapped(source: ModelSource) -> onnx.ModelProto:
+    """Return a model as `read_model` does, large weights left where they are in the file.
+
+    `onnx_tensor.tensor_array` maps them. The model then takes little memory and is quickly
+    copied; it is only of use while the file is there. Bytes and ModelProtos are read as ever.
+    """
+    if isinstance(source, onnx.ModelProto | bytes):
+        return read_model(source)
+    path = Path(source)
+    # A link's target lies in another folder, and a colon would read as a drive.
+    if path.is_symlink() or ":" in path.name or "\\" in path.name:
+        return read_structure(path)
+    data = without_weights(_file_bytes(path, _mapped), path.name)
+    return _parse(data, path.parent, str(path), in_memory=-1)
+
+
+def _mapped(path: Path) -> Buffer:
+    with path.open("rb") as file:
+        empty = path.stat().st_size == 0
+        return b"" if empty else memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _file_bytes(path: Path, read: Callable[[Path], Buffer] = Path.read_bytes) -> Buffer:
     try:
         if path.is_dir():
             raise FileUnreadable("this is a directory, not a model", where=str(path))
@@ -83,7 +108,7 @@ def _file_bytes(path: Path) -> bytes:
                 got=f"{path.stat().st_size} bytes",
                 expected="under 2 GiB, larger weights in external data",
             )
-        return path.read_bytes()
+        return read(path)
     except FileNotFoundError:
         raise FileUnreadable("no such file", where=str(path)) from None
     except (OSError, ValueError) as error:
@@ -92,7 +117,7 @@ def _file_bytes(path: Path) -> bytes:
 
 
 def _parse(
-    data: bytes, folder: Path | None, where: str, in_memory: int = IN_MEMORY
+    data: Buffer, folder: Path | None, where: str, in_memory: int = IN_MEMORY
 ) -> onnx.ModelProto:
     if not data:
         raise FileUnreadable("the file is empty", where=where)
@@ -109,7 +134,7 @@ def _parse(
     return model
 
 
-def _check_frame(data: bytes, where: str) -> None:
+def _check_frame(data: Buffer, where: str) -> None:
     """Walk the top-level fields: anything else than ModelProto's, or a field cut short, is out.
 
     Each field is a varint `number << 3 | wire type`, then a varint, or a length and bytes.
@@ -126,7 +151,7 @@ def _check_frame(data: bytes, where: str) -> None:
         raise _cut_short(where, len(data), place)
 
 
-def _varint(data: bytes, place: int, where: str) -> tuple[int, int]:
+def _varint(data: Buffer, place: int, where: str) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if place >= len(data):
@@ -149,9 +174,9 @@ def _cut_short(where: str, found: int, needed: int) -> TruncatedFile:
     )
 
 
-def _not_onnx(where: str, data: bytes) -> FormatNotRecognised:
+def _not_onnx(where: str, data: Buffer) -> FormatNotRecognised:
     return FormatNotRecognised(
-        "not an ONNX model", where=where, got=f"a file that begins {data[:8]!r}"
+        "not an ONNX model", where=where, got=f"a file that begins {bytes(data[:8])!r}"
     )
 
 

@@ -18,12 +18,13 @@ from numba.core import cgutils
 from numba.core.typing import signature
 from numba.extending import intrinsic
 
-__all__ = ["compiled", "fused", "prefetch"]
+__all__ = ["compiled", "fused", "is_started", "prefetch"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy"}
+_LOOPS: Final[list[Any]] = []
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
@@ -33,10 +34,17 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     writable; where neither is, each process compiles for itself.
     """
     try:
-        kept: Callable[P, R] = njit(cache=True, **_OPTIONS)(function)
+        kept = njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:
-        return njit(**_OPTIONS)(function)
-    return kept
+        kept = njit(**_OPTIONS)(function)
+    _LOOPS.append(kept)
+    loop: Callable[P, R] = kept
+    return loop
+
+
+def is_started() -> bool:
+    """Say whether some loop is loaded: the first takes far longer than the next ones."""
+    return any(loop.overloads for loop in _LOOPS)
 
 
 @intrinsic

@@ -26,6 +26,7 @@ from foldmark.exact.rule import (
 from foldmark.kernels.affine import Grid
 from foldmark.kernels.blocks import RUN, Layout, Piece
 from foldmark.kernels.codes import CodesJob, codes_dtype, first_place, raise_non_finite, work_dtype
+from foldmark.kernels.cold import BUDGET, fold_whole_axes
 from foldmark.kernels.floats import Floats, dtype_of, format_of, reader, widened, working_dtype
 from foldmark.kernels.loops import Codes
 from foldmark.kernels.plain import Plain, plain
@@ -59,7 +60,7 @@ def quantize_array(values: NDArray[Any], block: Sequence[int] | None, rule: Rule
     Raises NonFiniteValue naming the first index that the rule has no code for.
     """
     layout = Layout.of(values, block)
-    group = _quantize_plainly(values, layout, rule)
+    group = _quantize_cold(values, layout, rule) or _quantize_plainly(values, layout, rule)
     if group is not None:
         return group
     for dtype in (codes_dtype(rule.codes), np.dtype(np.int64)):
@@ -79,6 +80,19 @@ def quantize_array(values: NDArray[Any], block: Sequence[int] | None, rule: Rule
             break
     scale, zero_point = fold.parameters()
     return QuantizedGroup(fold.job.finish(), scale, zero_point)
+
+
+def _quantize_cold(values: NDArray[Any], layout: Layout, rule: Rule) -> QuantizedGroup | None:
+    """Quantize by numpy where that ends before a compiled loop is loaded; None where not."""
+    if not BUDGET.take(values.size):
+        return None
+    made = fold_whole_axes(values, layout, rule)
+    if made is None:
+        return None
+    codes, grid = made
+    stored = dtype_of(definite(rule.for_data(FLOAT32).scale.stored, FLOAT32))
+    zero_point = grid.zero_point.astype(_zero_dtype(rule))
+    return QuantizedGroup(codes, grid.scale.astype(stored), zero_point)
 
 
 def _quantize_plainly(values: NDArray[Any], layout: Layout, rule: Rule) -> QuantizedGroup | None:

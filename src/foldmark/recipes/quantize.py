@@ -14,7 +14,7 @@ from foldmark.calibrate.statistics import Detail
 from foldmark.errors import InvalidRecipe, NoData, NothingQuantized, NotSupported
 from foldmark.exact.rule import Rule, ZeroForm
 from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_INT8
-from foldmark.formats.onnx_file import read_model
+from foldmark.formats.onnx_file import read_mapped
 from foldmark.methods.hessian import Inputs
 from foldmark.recipes.coders import BlockGptqCoder, ClippingCoder, GptqCoder
 from foldmark.recipes.evidence import observe_inputs
@@ -95,7 +95,7 @@ def quantize_model(
         NothingQuantized: no operator fits the recipe.
         InvalidRecipe: a pattern matches no node, or a rule does not exist.
     """
-    read = read_model(model)
+    read = read_mapped(model)
     refuse_quantized(read, "the model" if isinstance(model, onnx.ModelProto) else str(model))
     samples = None if data is None else open_data(data, read)
     exclude = (*recipe.exclude, *(o.match for o in recipe.overrides if o.keep_float))

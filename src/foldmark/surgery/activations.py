@@ -7,9 +7,9 @@ import numpy as np
 import onnx
 
 from foldmark.calibrate.observers import Range
+from foldmark.exact.grid import choose_grid
 from foldmark.exact.rule import Rule
 from foldmark.exact.tools import onnxruntime as rules
-from foldmark.kernels.grid import choose_grid
 from foldmark.surgery.account import Account, Left
 from foldmark.surgery.choice import Selection
 from foldmark.surgery.editor import Editor, consumers, node_name
@@ -195,6 +195,6 @@ def scale_of(found: Range, codes: ActivationCodes) -> tuple[np.float32, np.gener
     """Return scale and zero point of an activation's range, by ONNX Runtime's rule."""
     mirrored = found.low == -found.high and found.high > 0
     rule = codes.mirrored if mirrored else codes.rule
-    grid = choose_grid(np.array([found.low, found.high], np.float32), rule)
-    zero = np.asarray(grid.zero_point).astype(codes.value).ravel()[0]
-    return np.float32(np.asarray(grid.scale).ravel()[0]), zero
+    # Two numbers: the exact arithmetic is at its end before a compiled loop is loaded.
+    grid = choose_grid([float(np.float32(found.low)), float(np.float32(found.high))], rule)
+    return np.float32(grid.scale), np.dtype(codes.value).type(grid.zero_point)

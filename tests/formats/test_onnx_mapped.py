@@ -1,0 +1,92 @@
+"""A model whose weights stay in its file says what the whole file says."""
+
+import os
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from foldmark.errors import FoldmarkError
+from foldmark.formats.onnx_file import read_mapped, read_model
+from foldmark.formats.onnx_mapped import without_weights
+from foldmark.formats.onnx_tensor import is_external, tensor_array
+
+
+def model(typed: bool = False) -> onnx.ModelProto:
+    draw = np.random.default_rng(0)
+    arrays = {
+        "w": draw.standard_normal((300, 301)).astype(np.float32),
+        "h": draw.standard_normal((40, 1001)).astype(np.float16),
+        "b": draw.standard_normal(300).astype(np.float32),
+    }
+    stored = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    if typed:
+        stored[0] = helper.make_tensor("w", TensorProto.FLOAT, (300, 301), arrays["w"].ravel())
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 300])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 301])],
+        stored,
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    helper.set_model_props(made, {"key": "value"})
+    return made
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_the_same_model(tmp_path, typed):
+    path = tmp_path / "m.onnx"
+    onnx.save(model(typed), path)
+    mapped, whole = read_mapped(path), read_model(path)
+    large = [is_external(tensor) for tensor in mapped.graph.initializer]
+    assert large == [not typed, True, False]
+    assert mapped.ByteSize() < 4000 or typed
+    for one, other in zip(mapped.graph.initializer, whole.graph.initializer, strict=True):
+        assert (one.name, list(one.dims), one.data_type) == (
+            other.name,
+            list(other.dims),
+            other.data_type,
+        )
+        assert tensor_array(one).tobytes() == tensor_array(other).tobytes()
+    for each in (mapped, whole):
+        del each.graph.initializer[:]
+    assert mapped == whole
+
+
+def test_a_link_and_odd_names(tmp_path):
+    (tmp_path / "there").mkdir()
+    onnx.save(model(), tmp_path / "there" / "m.onnx")
+    (tmp_path / "link.onnx").symlink_to(tmp_path / "there" / "m.onnx")
+    os.link(tmp_path / "there" / "m.onnx", tmp_path / "a:b.onnx")
+    for name in ("link.onnx", "a:b.onnx"):
+        assert len(read_mapped(tmp_path / name).graph.initializer) == 3
+
+
+def test_weights_beside_stay_beside(tmp_path):
+    onnx.save(
+        model(), tmp_path / "m.onnx", save_as_external_data=True, location="d", size_threshold=0
+    )
+    mapped, whole = read_mapped(tmp_path / "m.onnx"), read_model(tmp_path / "m.onnx")
+    for one, other in zip(mapped.graph.initializer, whole.graph.initializer, strict=True):
+        assert tensor_array(one).tobytes() == tensor_array(other).tobytes()
+
+
+def test_every_shortened_file_is_refused_alike(tmp_path):
+    onnx.save(model(), tmp_path / "m.onnx")
+    data = (tmp_path / "m.onnx").read_bytes()
+    cut = tmp_path / "c.onnx"
+    for size in (*range(40), *range(100, len(data), 9973), len(data) - 1):
+        cut.write_bytes(data[:size])
+        said = []
+        for read in (read_model, read_mapped):
+            with pytest.raises(FoldmarkError) as caught:
+                read(cut)
+            said.append(str(caught.value))
+        assert said[0] == said[1], size
+
+
+def test_bytes_that_are_no_model_come_back():
+    for data in (b"", b"\xff" * 40, b"hello world, this is text", bytes(range(200))):
+        assert without_weights(data, "m.onnx") == data
