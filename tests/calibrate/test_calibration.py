@@ -12,6 +12,7 @@ from foldmark.calibrate.calibration import calibrate
 from foldmark.calibrate.observers import Method, Observer, Range
 from foldmark.calibrate.ranges_file import load_calibration, save_calibration
 from foldmark.calibrate.remarks import remarks
+from foldmark.calibrate.statistics import Detail
 from foldmark.cli.main import run
 from foldmark.errors import DataMismatch, InvalidRecipe, NonFiniteValue
 from foldmark.runtimes.batches import open_data
@@ -84,6 +85,54 @@ def test_infinity_inside_the_model_is_named(network):
     weight.CopyFrom(onnx.numpy_helper.from_array(array, weight.name))
     with pytest.raises(NonFiniteValue, match="batch 0"):
         calibrated(broken, 8)
+
+
+def test_ends_taken_inside_the_graph_are_those_of_the_values(network):
+    ends = calibrated(network, detail=Detail.ENDS)
+    whole = calibrated(network)
+    assert ends.settled_after == whole.settled_after
+    for name, each in whole.tensors.items():
+        mine = ends.tensors[name]
+        assert (mine.batches, mine.values) == (each.batches, each.values)
+        assert (mine.minimum, mine.maximum) == pytest.approx((each.minimum, each.maximum))
+        assert mine.average_maximum == pytest.approx(each.average_maximum)
+
+
+def product_of_inputs():
+    node = onnx.helper.make_node("Mul", ["a", "b"], ["c"])
+    product = onnx.helper.make_node("MatMul", ["c", "w"], ["y"])
+    weight = onnx.numpy_helper.from_array(np.ones((40, 2), np.float32), "w")
+    value = onnx.helper.make_tensor_value_info
+    inputs = [value(name, onnx.TensorProto.FLOAT, ["n", 40]) for name in "ab"]
+    output = [value("y", onnx.TensorProto.FLOAT, ["n", 2])]
+    graph = onnx.helper.make_graph([node, product], "g", inputs, output, [weight])
+    opset = onnx.helper.make_opsetid("", 17)
+    return onnx.helper.make_model(graph, opset_imports=[opset], ir_version=9)
+
+
+@pytest.mark.parametrize("place", [0, 1, 7, 17, 39, 59])
+@pytest.mark.parametrize(("value", "word"), [(0.0, "NaN"), (1e38, "infinity")])
+@pytest.mark.parametrize("detail", list(Detail))
+def test_one_value_that_is_not_finite_is_found_wherever_it_stands(detail, value, word, place):
+    """Infinity times zero is NaN, which the runtime's own minimum passes over."""
+    model = product_of_inputs()
+    one, other = np.ones((20, 40), np.float32), np.ones((20, 40), np.float32)
+    with np.errstate(over="ignore"):
+        one[12].flat[place % 40], other[12].flat[place % 40] = 1e38, 100
+    data = open_data({"a": one, "b": other}, model)
+    if value == 0.0:
+        model.graph.node.insert(1, onnx.helper.make_node("Sub", ["c", "c"], ["d"]))
+        model.graph.node[2].input[0] = "d"
+    wanted = "d" if value == 0.0 else "c"
+    with pytest.raises(NonFiniteValue, match=f"'{wanted}', batch 3: .* gives {word}"):
+        calibrate(model, data, tensors=[wanted], detail=detail, batch_size=4)
+
+
+def test_values_too_large_to_be_summed_are_not_called_infinite():
+    model = product_of_inputs()
+    full = np.full((4, 40), 3e37, np.float32)
+    found = calibrate(model, open_data({"a": full, "b": full * 0 + 1}, model), tensors=["c"])
+    assert found.tensors["c"].maximum == pytest.approx(3e37)
 
 
 def test_branches_are_named_as_never_seen():

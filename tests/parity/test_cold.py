@@ -60,7 +60,9 @@ def test_any_bits_by_any_rule(data: st.DataObject) -> None:
     length = data.draw(st.sampled_from([2, 7, 16]))
     kind = data.draw(st.sampled_from([draws.bit_patterns, draws.half_steps, draws.ordinary]))
     values = data.draw(kind(FLOAT32, 3 * length)).reshape(3, length)
-    mine, theirs = both(np.ascontiguousarray(values), data.draw(st.sampled_from([None, 0, 1])), rule)
+    mine, theirs = both(
+        np.ascontiguousarray(values), data.draw(st.sampled_from([None, 0, 1])), rule
+    )
     assert mine is None or same(mine, theirs)
 
 

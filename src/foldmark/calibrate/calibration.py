@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-import numpy as np
 import onnx
 
 from foldmark.calibrate.observers import Observer, Range, choose_range
 from foldmark.calibrate.statistics import Detail, Statistics
 from foldmark.calibrate.tensors import observable
 from foldmark.errors import DataMismatch, InvalidRecipe, NoData
-from foldmark.runtimes.batches import Data
+from foldmark.graphs.ends import ends_from, with_ends
+from foldmark.runtimes.batches import Batch, Data
 from foldmark.runtimes.onnxruntime import Session
 
 __all__ = ["Calibration", "calibrate"]
@@ -105,8 +106,8 @@ def calibrate(
 ) -> Calibration:
     """Run the model on the data and return what its activations looked like.
 
-    One session gives the activations of a batch, which are reduced and dropped: memory does
-    not grow with the number of batches.
+    The activations of a batch are reduced and dropped, inside the graph where their ends are
+    all that is asked: memory does not grow with the number of batches.
 
     Args:
         model: the float model.
@@ -132,22 +133,56 @@ def calibrate(
         raise NoData("no activation here is worth observing", where="the model")
     kept = detail or observer.detail
     found = {name: Statistics(kept, observer.constant) for name in wanted}
-    inputs = {each.name for each in model.graph.input}
-    session = Session(model, taps=[name for name in wanted if name not in inputs], threads=threads)
+    look = _Look(model, wanted, kept, threads)
     samples, settled, number = 0, 0, 0
     for number, batch in enumerate(data.batches(batch_size), 1):
-        values: Mapping[str, np.ndarray] = session.run(batch.feeds) | batch.feeds
-        grew = False
-        for name, statistics in found.items():
-            before = statistics.maximum - statistics.minimum
-            statistics.update(values[name], name, number - 1)
-            after = statistics.maximum - statistics.minimum
-            grew |= number == 1 or after > before * (1 + _SETTLED)
+        before = {name: each.maximum - each.minimum for name, each in found.items()}
+        look.at(batch, found, number - 1)
+        grew = number == 1 or any(
+            each.maximum - each.minimum > before[name] * (1 + _SETTLED)
+            for name, each in found.items()
+        )
         settled = number if grew else settled
         samples += batch.samples
         if progress is not None:
             progress(samples)
     return Calibration(found, unseen, samples, number, settled, (data.description,))
+
+
+class _Look:
+    """A session that shows the wanted tensors of a batch, or the ends of them alone.
+
+    Where the ends are enough they are taken inside the graph, and no activation leaves it.
+    """
+
+    def __init__(
+        self, model: onnx.ModelProto, wanted: Sequence[str], detail: Detail, threads: int | None
+    ) -> None:
+        self._model, self._wanted, self._threads = model, tuple(wanted), threads
+        self._ends = detail is Detail.ENDS
+        if self._ends:
+            self._session = Session(with_ends(model, self._wanted), threads=threads)
+
+    def at(self, batch: Batch, found: Mapping[str, Statistics], number: int) -> None:
+        """Take a batch into the statistics.
+
+        Raises NonFiniteValue naming tensor and batch.
+        """
+        if self._ends:
+            seen = ends_from(self._session.run(batch.feeds), self._wanted)
+            if all(each.finite for each in seen.values()):
+                for name, each in seen.items():
+                    found[name].update_ends(each.low, each.high, each.count, name, number)
+                return
+        values = self._whole.run(batch.feeds) | batch.feeds
+        for name in self._wanted:
+            found[name].update(values[name], name, number)
+
+    @cached_property
+    def _whole(self) -> Session:
+        inputs = {each.name for each in self._model.graph.input}
+        taps = [name for name in self._wanted if name not in inputs]
+        return Session(self._model, taps=taps, threads=self._threads)
 
 
 def _check_names(model: onnx.ModelProto, tensors: Sequence[str]) -> None:

@@ -55,6 +55,19 @@ class Statistics:
             return
         real = values.astype(np.float32, copy=False)
         low, high = float(real.min()), float(real.max())
+        self.update_ends(low, high, real.size, name, batch)
+        if self.detail is Detail.HISTOGRAM:
+            self.histogram.add(real, low, high)
+
+    def update_ends(
+        self, low: float, high: float, count: int, name: str = "", batch: int | None = None
+    ) -> None:
+        """Take in one batch of which the ends are known; one of no values changes nothing.
+
+        Raises NonFiniteValue as `update` does.
+        """
+        if not count:
+            return
         if not (np.isfinite(low) and np.isfinite(high)):
             where = f"tensor {name!r}" + ("" if batch is None else f", batch {batch}")
             kind = "NaN" if np.isnan(low) or np.isnan(high) else "infinity"
@@ -67,9 +80,7 @@ class Statistics:
         self.average_minimum += step * (low - self.average_minimum)
         self.average_maximum += step * (high - self.average_maximum)
         self.batches += 1
-        self.values += real.size
-        if self.detail is Detail.HISTOGRAM:
-            self.histogram.add(real, low, high)
+        self.values += count
 
     def merge(self, other: "Statistics") -> None:
         """Take in what another run saw.
