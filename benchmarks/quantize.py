@@ -1,146 +1,207 @@
-"""foldmark's static quantization beside ONNX Runtime's, in the same run.
+"""foldmark's static quantization beside the tools that people use, in the same run.
 
 Run it with the test extra installed:
 
-    python -m benchmarks.quantize
+    python -m benchmarks.quantize                     time and quality, min-max and percentile
+    python -m benchmarks.quantize --memory            peak memory with 16, 64 and 256 samples
+    python -m benchmarks.quantize --python PATH       NNCF and AIMET too, of that interpreter
 
-Each tool runs in a fresh process on the same model and samples; wall time and peak memory are
-that process's, start-up left out of the time. Quality and speed are what foldmark verify
-measures on held-out samples.
+Each tool quantizes in fresh processes, the tools in turn; seconds are from the path of the float
+model to the path of the quantized one, the least of the repeats, without and with the process's
+start and its imports. Quality and speed are what foldmark verify measures on held-out samples,
+float and quantized in turns. FOLDMARK_BENCH_PYTHON stands for --python.
 """
 
 import argparse
 import json
-import re
+import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-FOLDMARK, ONNX_RUNTIME = "foldmark", "onnxruntime"
+FOLDMARK, ONNX_RUNTIME, SAME = "foldmark", "onnxruntime", "onnxruntime, same operators"
+ELSEWHERE = ("nncf", "aimet")
+MIN_MAX, PERCENTILE, ENTROPY = "min-max", "percentile", "entropy"
+_CHILD = Path(__file__).with_name("quantizers.py")
 
 
-def quantize_with_foldmark(model: Path, data: Path, output: Path) -> float:
-    from foldmark.recipes.quantize import quantize_model
-    from foldmark.recipes.recipe import Recipe
-    from foldmark.recipes.save import save_model
+class Cost(NamedTuple):
+    """What one quantization took: seconds alone and with the whole process, peak memory."""
 
-    begin = time.perf_counter()
-    made = quantize_model(model, Recipe(), data)
-    save_model(made.model, output)
-    return time.perf_counter() - begin
+    seconds: float
+    process: float
+    megabytes: float
 
 
-def quantize_with_onnx_runtime(model: Path, data: Path, output: Path) -> float:
-    """quant_pre_process and quantize_static, per channel, uint8 activations, one sample a time."""
-    import logging
+class Subject(NamedTuple):
+    """A float model, samples for ranges (as many as asked for) and others for scoring."""
 
-    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    class Reader(CalibrationDataReader):
-        def __init__(self) -> None:
-            arrays = dict(np.load(data))
-            count = len(next(iter(arrays.values())))
-            rows = ({k: v[i : i + 1] for k, v in arrays.items()} for i in range(count))
-            self.rows = iter(rows)
-
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            return next(self.rows, None)
-
-    logging.disable(logging.WARNING)
-    begin = time.perf_counter()
-    prepared = output.with_suffix(".prepared.onnx")
-    quant_pre_process(str(model), str(prepared))
-    quantize_static(
-        str(prepared),
-        str(output),
-        Reader(),
-        per_channel=True,
-        activation_type=QuantType.QUInt8,
-        weight_type=QuantType.QInt8,
-    )
-    return time.perf_counter() - begin
+    name: str
+    model: Path
+    samples: dict[str, np.ndarray]
+    held_out: dict[str, np.ndarray]
+    score: Any = None
 
 
-TOOLS = {FOLDMARK: quantize_with_foldmark, ONNX_RUNTIME: quantize_with_onnx_runtime}
-
-
-def run_tool(tool: str, model: Path, data: Path, output: Path) -> dict[str, float]:
-    """Quantize in a fresh process; return its seconds and peak memory in MB."""
-    arguments = [sys.executable, "-m", "benchmarks.quantize", "--tool", tool]
-    done = subprocess.run(
-        [*arguments, str(model), str(data), str(output)], check=True, capture_output=True, text=True
-    )
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def one_tool(arguments: argparse.Namespace) -> None:
-    """Be the fresh process: quantize and print what it cost."""
-    seconds = TOOLS[arguments.tool](*(Path(path) for path in arguments.paths))
-    # The high-water mark of this process alone; getrusage would count the parent's before exec.
-    status = Path("/proc/self/status").read_text()
-    peak = int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024
-    print(json.dumps({"seconds": seconds, "megabytes": peak}))
-
-
-def models() -> dict[str, tuple[Path, dict[str, np.ndarray], dict[str, np.ndarray]]]:
-    """Return name -> (float model, 64 calibration samples, held-out samples)."""
+def subjects(count: int, pairs: Path | None) -> Iterator[Subject]:
     from tests.models.digits import held_out, images, residual_network
     from tests.models.minilm import SENTENCES, minilm, tokens
 
-    sentences = SENTENCES * 3
-    encoded = tokens(sentences[:64], 64)
-    turned = tuple(" ".join(reversed(sentence.split())) for sentence in SENTENCES)
-    return {
-        "MiniLM-L6": (minilm(), encoded, tokens(turned, 64)),
-        "residual CNN": (residual_network(), {"image": images()[0][:64]}, held_out(400)),
-    }
+    seen = tokens((SENTENCES * (count // len(SENTENCES) + 1))[:count], 64)
+    turned = tokens(tuple(" ".join(reversed(each.split())) for each in SENTENCES), 64)
+    if pairs is None:
+        yield Subject("MiniLM-L6", minilm(), seen, turned)
+    else:
+        held, score = sentence_pairs(pairs)
+        yield Subject("MiniLM-L6", minilm(), seen, held, score)
+    cnn = {"image": images()[0][:count]}
+    yield Subject("residual CNN", residual_network(), cnn, held_out(400))
 
 
-def compare(repeats: int) -> None:
-    """Print the table."""
+def sentence_pairs(path: Path) -> tuple[dict[str, np.ndarray], Any]:
+    """Return sentences of an STS file, firsts before seconds, and Spearman against its scores."""
+    from scipy.stats import spearmanr
+    from tests.models.minilm import tokens
+
+    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [row for row in rows if len(row) >= 7][:500]
+    human = np.array([float(row[4]) for row in rows])
+    sentences = [row[5] for row in rows] + [row[6] for row in rows]
+
+    def score(outputs: Any, _labels: Any) -> float:
+        (embedding,) = outputs.values()
+        first, second = np.split(embedding, 2)
+        return float(spearmanr((first * second).sum(1), human).statistic)
+
+    return tokens(tuple(sentences), 64), score
+
+
+def run_tool(python: str, tool: str, ranges: str, paths: tuple[Path, Path, Path]) -> Cost | str:
+    """Quantize in a fresh process; return what it cost, or the last line of its complaint."""
+    begin = time.perf_counter()
+    done = subprocess.run(
+        [python, str(_CHILD), tool, ranges, *map(str, paths)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    process = time.perf_counter() - begin
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or ["no message"])[-1][:100]
+    found = json.loads(done.stdout.splitlines()[-1])
+    return Cost(found["seconds"], process, found["megabytes"])
+
+
+def interpreters(python: str | None, ranges: str) -> dict[str, str]:
+    """Return tool -> interpreter for what can be compared here."""
+    tools = {FOLDMARK: sys.executable, ONNX_RUNTIME: sys.executable, SAME: sys.executable}
+    if python is not None and ranges == MIN_MAX:
+        tools |= dict.fromkeys(ELSEWHERE, python)
+    return tools
+
+
+def compare(subject: Subject, ranges: str, python: str | None, repeats: int, scratch: Path) -> None:
+    """Print one model's rows."""
+    data = scratch / "samples.npz"
+    np.savez(data, **subject.samples)  # type: ignore[arg-type]
+    tools = interpreters(python, ranges)
+    costs: dict[str, list[Cost | str]] = {tool: [] for tool in tools}
+    for _ in range(repeats):
+        for tool, interpreter in tools.items():
+            if costs[tool] and isinstance(costs[tool][0], str):
+                continue
+            paths = subject.model, data, scratch / f"{tool}.onnx"
+            costs[tool].append(run_tool(interpreter, tool, ranges, paths))
+    alone, whole = {}, {}
+    for tool, each in costs.items():
+        good = [cost for cost in each if isinstance(cost, Cost)]
+        if not good:
+            print(f"| {subject.name} | {ranges} | {tool} | {each[0]} | | | | | | |")
+            continue
+        alone[tool] = min(cost.seconds for cost in good)
+        whole[tool] = min(cost.process for cost in good)
+        peak = max(cost.megabytes for cost in good)
+        cost = f"{alone[tool]:.2f} | {whole[tool]:.2f} | {peak:.0f}"
+        quality = measured(subject, scratch / f"{tool}.onnx")
+        print(f"| {subject.name} | {ranges} | {tool} | {cost} | {quality} |", flush=True)
+    for tool in [each for each in alone if each != FOLDMARK]:
+        times = f"{alone[tool] / alone[FOLDMARK]:.1f} times"
+        entire = f"{whole[tool] / whole[FOLDMARK]:.1f} times"
+        print(f"| {subject.name} | {ranges} | {tool} / foldmark | {times} | {entire} | | | | | |")
+
+
+def measured(subject: Subject, path: Path) -> str:
+    """Return the cells of quality, speed and size."""
+    from foldmark.errors import FoldmarkError
     from foldmark.proof.verify import verify
 
-    print("| model | tool | seconds | peak MB | 1 - cosine | accuracy | ms a run | MB |")
-    print("|---|---|---:|---:|---:|---:|---:|---:|")
-    with tempfile.TemporaryDirectory() as scratch:
-        for name, (model, samples, held) in models().items():
-            data = Path(scratch) / "samples.npz"
-            np.savez(data, **samples)
-            times = {}
-            for tool in TOOLS:
-                output = Path(scratch) / f"{tool}.onnx"
-                costs = [run_tool(tool, model, data, output) for _ in range(repeats)]
-                best = min(costs, key=lambda cost: cost["seconds"])
-                times[tool] = best["seconds"]
-                proof = verify(output, model, held, batch_sizes=[8], seconds=1.0)
-                score = proof.quality.score
-                accuracy = "" if score is None else f"{score.quantized_score:.4f}"
-                cosine = max(each.cosine for each in proof.quality.outputs)
-                print(
-                    f"| {name} | {tool} | {best['seconds']:.2f} | {best['megabytes']:.0f} "
-                    f"| {cosine:.2e} | {accuracy} | {1e3 * proof.speeds[0].second.value:.2f} "
-                    f"| {proof.size.total / 1e6:.2f} |"
-                )
-            ratio = times[ONNX_RUNTIME] / times[FOLDMARK]
-            print(f"| {name} | ratio of times | {ratio:.1f} | | | | | |")
+    try:
+        proof = verify(
+            path, subject.model, subject.held_out, batch_sizes=[8], seconds=2.0,
+            score=subject.score, score_name="Spearman",
+        )  # fmt: skip
+    except FoldmarkError as error:
+        return f"{str(error)[:60]} | | | "
+    task = proof.quality.score
+    score = "" if task is None else f"{task.quantized_score:.4f}"
+    distance = max(each.cosine for each in proof.quality.outputs)
+    ratio = proof.speeds[0].ratio
+    speed = f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
+    return f"{distance:.1e} | {score} | {speed} | {proof.size.total / 1e6:.2f}"
+
+
+def memory(ranges: str, python: str | None) -> None:
+    """Print peak memory by number of samples."""
+    counts = (16, 64, 256)
+    print("| model | ranges | tool | " + " | ".join(f"MB, {n} samples" for n in counts) + " |")
+    print("|---|---|---|" + "---:|" * len(counts))
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        for at in range(2):
+            peaks: dict[str, list[str]] = {}
+            for count in counts:
+                subject = list(subjects(count, None))[at]
+                data = scratch / "samples.npz"
+                np.savez(data, **subject.samples)  # type: ignore[arg-type]
+                for tool, interpreter in interpreters(python, ranges).items():
+                    paths = subject.model, data, scratch / "out.onnx"
+                    cost = run_tool(interpreter, tool, ranges, paths)
+                    cell = f"{cost.megabytes:.0f}" if isinstance(cost, Cost) else cost
+                    peaks.setdefault(tool, []).append(cell)
+            for tool, cells in peaks.items():
+                print(f"| {subject.name} | {ranges} | {tool} | " + " | ".join(cells) + " |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tool", choices=list(TOOLS))
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("paths", nargs="*")
+    parser.add_argument("--samples", type=int, default=64)
+    parser.add_argument("--ranges", nargs="*", default=[MIN_MAX, PERCENTILE])
+    parser.add_argument("--only", default="", help="a part of a model's name")
+    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--pairs", type=Path, help="an STS file: MiniLM's score against people's")
+    parser.add_argument("--python", default=os.environ.get("FOLDMARK_BENCH_PYTHON"))
     arguments = parser.parse_args()
-    if arguments.tool:
-        one_tool(arguments)
-    else:
-        compare(arguments.repeats)
+    if arguments.memory:
+        for ranges in arguments.ranges:
+            memory(ranges, arguments.python)
+        return
+    print(
+        "| model | ranges | tool | seconds | with start | peak MB | 1 - cosine | score "
+        "| times faster, batch 8 | MB |\n|---|---|---|---:|---:|---:|---:|---:|---:|---:|"
+    )
+    for subject in subjects(arguments.samples, arguments.pairs):
+        if arguments.only not in subject.name:
+            continue
+        for ranges in arguments.ranges:
+            with tempfile.TemporaryDirectory() as folder:
+                compare(subject, ranges, arguments.python, arguments.repeats, Path(folder))
 
 
 if __name__ == "__main__":

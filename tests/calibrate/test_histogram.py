@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foldmark.calibrate import histogram
 from foldmark.calibrate.histogram import MOST_BINS, Histogram
+from foldmark.kernels import cold
+from foldmark.kernels.cold import Budget
 
 finite = st.floats(-(2.0**100), 2.0**100, width=32) | st.floats(-1, 1, width=32)
 
@@ -62,3 +65,19 @@ def test_a_tiny_first_batch_costs_nothing(first):
     large = random.uniform(-10, 10, 1000).astype(np.float32)
     assert same(built([small, large]), built([large, small]))
     assert len(built([small, large]).counts) <= MOST_BINS
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(finite, min_size=1, max_size=300))
+def test_numpy_counts_as_the_compiled_loop_does(values):
+    array = np.array(values, np.float32)
+    one, other = Histogram(), Histogram()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(histogram, "BUDGET", Budget(0))
+        one.add(array, float(array.min()), float(array.max()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cold, "is_started", lambda: False)
+        patch.setattr(histogram, "BUDGET", Budget(1000))
+        patch.setattr(histogram, "_count", None)
+        other.add(array, float(array.min()), float(array.max()))
+    assert same(one, other)
