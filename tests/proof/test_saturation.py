@@ -70,14 +70,15 @@ def test_products_of_a_model(build, size):
 
 
 def test_windows_of_a_convolution():
-    """Every inner window of a small image, pairs along (row, column, channel)."""
+    """Every window of a small image, pairs along (row, column, channel), zero points outside."""
     feeds = {"x": 4 * small.samples(1, (4, 8, 8))["x"]}
     built = small.conv()
     (each,) = found(built, feeds)
     q = np.clip(np.rint(feeds["x"] / np.float32(0.03)) + 128, 0, 255).astype(np.uint8)[0]
     filters = small.numpy_helper.to_array(next(t for t in built.graph.initializer if t.name == "w"))
+    q = np.pad(q, [(0, 0), (1, 1), (1, 1)], constant_values=128)
     rows = [
-        q[:, i : i + 3, j : j + 3].transpose(1, 2, 0).ravel() for i in range(6) for j in range(6)
+        q[:, i : i + 3, j : j + 3].transpose(1, 2, 0).ravel() for i in range(8) for j in range(8)
     ]
     weights = filters.transpose(0, 2, 3, 1).reshape(8, -1)
     assert (each.saturated, each.worst) == by_hand(np.array(rows), weights)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import onnx
 import pytest
+from tests.models.branches import branches, branches_int8, samples
 from tests.models.minilm import _package, _safetensors, published_int8
 from tests.models.store import built
 from tests.proof import small
@@ -176,3 +177,33 @@ def test_published_minilm(copy, share, sentence):
     if share == 0:
         assert "3.94 times smaller" in verdict(proof)
     assert proof_document(proof)["schema"] == "foldmark.verify/1"
+
+
+def test_bodies_of_control_flow_are_seen():
+    """Their products are assigned too; rewriting gives values of both bodies the same name."""
+    proof = verify(branches_int8(), branches(), samples(16), seconds=0.05, threads=1)
+    operators = {each.operator for each in proof.kernels.products}
+    assert sum(each.operators for each in proof.kernels.shares) == 3  # two outside, one branch ran
+    assert operators <= {"MatMul", "MatMulIntegerToFloat", "QLinearMatMul", "FusedMatMul"}
+    assert 0 < proof.kernels.integer_share < 1
+
+
+def test_pairs_are_scored_and_drawn_together(files, tmp_path, capsys):
+    """A score over pairs of rows, on labels that are not whole numbers."""
+    random = np.random.default_rng(0)
+    np.savez(files / "d.npz", **small.samples(32), labels=random.random(32))
+    (tmp_path / "score.py").write_text(
+        "import numpy as np\n"
+        "def likeness(outputs, labels):\n"
+        "    rows = outputs['y']\n"
+        "    assert (np.diff(labels)[::2] != 0).all()\n"
+        "    assert len(rows) == 32\n"
+        "    return float(np.corrcoef((rows[::2] * rows[1::2]).sum(1), labels[::2])[0, 1])\n"
+    )
+    score = ["--score", f"{tmp_path / 'score.py'}:likeness", "--together", "2"]
+    assert run(arguments(files, "dynamic", *score)) == 0
+    assert "likeness" in capsys.readouterr().out
+    assert run(arguments(files, "dynamic", *score[:-1], "3")) == 2
+    assert "multiple of 3" in capsys.readouterr().err
+    assert run(arguments(files, "dynamic")) == 2  # no score: labels must be classes
+    assert "one integer per sample" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """The --data and --labels options: strings become sources of samples here."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,11 +37,11 @@ def parse_data(text: str | None) -> Path | FunctionData | RandomData | None:
     return Path(text)
 
 
-def parse_labels(text: str | None) -> tuple[NDArray[np.integer] | None, str]:
+def parse_labels(text: str | None) -> tuple[NDArray[Any] | None, str]:
     """Return (labels from the file, name of the array beside the inputs); one of them counts.
 
     Raises:
-        DataMismatch: the file does not hold one array of integers.
+        DataMismatch: the file does not hold one array of numbers.
     """
     if text is None:
         return None, "labels"
@@ -57,11 +58,11 @@ def parse_labels(text: str | None) -> tuple[NDArray[np.integer] | None, str]:
             found = np.load(path, allow_pickle=False)
         except (ValueError, EOFError, OSError) as error:
             raise DataMismatch("not an array", where=text, got=str(error)) from None
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "iu":
+    if not isinstance(found, np.ndarray) or found.dtype.kind not in "iuf":
         raise DataMismatch(
             "no labels here",
             where=text,
             got="several arrays" if found is None else str(getattr(found, "dtype", "no array")),
-            expected="one array of integers, or one named labels",
+            expected="one array of numbers, or one named labels",
         )
-    return found.astype(np.int64), "labels"
+    return found, "labels"

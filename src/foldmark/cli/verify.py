@@ -12,6 +12,7 @@ from foldmark.cli.verify_text import markdown, text
 from foldmark.errors import BadInput, FileUnreadable
 from foldmark.proof.document import proof_document
 from foldmark.proof.verify import Demands, check, verify
+from foldmark.runtimes.runtime import Runtime
 
 __all__ = ["command", "score_from"]
 
@@ -26,9 +27,15 @@ def score_from(spelled: str | None) -> tuple[Callable[..., float] | None, str]:
             "no such file", where=f"--score {spelled}", expected="file.py:function"
         )
     spec = importlib.util.spec_from_file_location("foldmark_score", path)
-    assert spec is not None and spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise BadInput("not a Python file", where=f"--score {spelled}")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise BadInput(
+            f"importing it raised {type(error).__name__}: {error}", where=f"--score {spelled}"
+        ) from error
     found = getattr(module, function, None)
     if not callable(found):
         raise BadInput(f"no function {function!r} there", where=f"--score {spelled}")
@@ -57,6 +64,21 @@ def _sizes(_context: click.Context, _parameter: click.Parameter, spelled: str) -
     "--score",
     metavar="FILE:FUNCTION",
     help="The task's own score: a function of (outputs, labels); more is better.",
+)
+@click.option(
+    "--together",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Consecutive samples that the score takes together: 2 for pairs of sentences.",
+)
+@click.option(
+    "--runtime",
+    type=click.Choice([each.value for each in Runtime]),
+    default=Runtime.ONNXRUNTIME.value,
+    show_default=True,
+    help="What runs both models; openvino is an extra.",
 )
 @click.option(
     "--batch-sizes",
@@ -88,6 +110,8 @@ def command(
     data: str | None,
     labels: str | None,
     score: str | None,
+    together: int,
+    runtime: str,
     batch_sizes: tuple[int, ...],
     threads: int | None,
     seconds: float,
@@ -100,7 +124,8 @@ def command(
     """Prove that QUANTIZED is smaller, faster and as good.
 
     Float and quantized run in turns on the same samples; sizes are read from the files; the
-    kernels are those that ONNX Runtime's profiler saw. Exit code 1 when a demand is not met.
+    kernels are those that ONNX Runtime's profiler saw, or OpenVINO's executed graph. Exit code 1
+    when a demand is not met.
     """
     given, label_name = parse_labels(labels)
     function, score_name = score_from(score)
@@ -115,6 +140,8 @@ def command(
         seconds=seconds,
         score=function,
         score_name=score_name,
+        together=together,
+        runtime=Runtime(runtime),
     )
     if json_file is not None:
         write_json(proof_document(proof), json_file)

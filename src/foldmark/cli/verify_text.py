@@ -2,14 +2,18 @@
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import astuple
 
 from foldmark.proof.sentences import bound_sentence, integer_sentence, saturation_sentence, verdict
 from foldmark.proof.size import Role
 from foldmark.proof.verify import Proof
+from foldmark.runtimes.timing import Interval
 
-__all__ = ["markdown", "table", "text", "wrapped"]
+__all__ = ["markdown", "ratio_cell", "table", "text", "wrapped"]
 
 _WIDTH = 80
+_COLUMN = 18  # the widest name of a score that leaves room for the other columns
+_NARROWEST = 5  # the first column is not cut further
 Row = tuple[str, ...]
 Table = tuple[Row, list[Row]]
 
@@ -18,7 +22,7 @@ def table(header: Row, rows: Sequence[Row], width: int = _WIDTH) -> str:
     """Return rows in columns; the first column is cut so that the table fits the width."""
     columns = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     spare = width - sum(columns[1:]) - 2 * (len(columns) - 1)
-    columns[0] = min(columns[0], max(spare, 12))
+    columns[0] = min(columns[0], max(spare, _NARROWEST))
     lines = []
     for row in (header, *rows):
         first = row[0] if len(row[0]) <= columns[0] else row[0][: columns[0] - 1] + "…"
@@ -41,11 +45,7 @@ def text(proof: Proof) -> str:
     if proof.kernels.unfused:
         parts.append("Quantized, yet run in float\n" + _unfused(proof))
     if proof.kernels.lost:
-        lost = ", ".join(
-            f"{each.operator} ({each.in_float} -> {each.in_quantized})"
-            for each in proof.kernels.lost
-        )
-        parts.append(f"Fusions of the float model that are gone: {lost}.")
+        parts.append(_lost(proof))
     parts.append("\n".join(filter(None, (bound_sentence(proof), saturation_sentence(proof)))))
     parts.append(_where(proof))
     return "\n\n".join(map(wrapped, parts))
@@ -59,10 +59,13 @@ def markdown(proof: Proof) -> str:
         _markdown_table(*_claims(proof)),
         _markdown_table(*_kernels(proof)),
         _markdown_table(*_bytes(proof)),
+        _markdown_table(*_kept(proof)) if proof.size.kept_float else "",
+        _markdown_table(*_unfused_table(proof)) if proof.kernels.unfused else "",
+        _lost(proof) if proof.kernels.lost else "",
         " ".join(filter(None, (bound_sentence(proof), saturation_sentence(proof)))),
         _where(proof),
     ]
-    return "\n\n".join(sections)
+    return "\n\n".join(filter(None, sections))
 
 
 def wrapped(part: str) -> str:
@@ -84,16 +87,22 @@ def _claims(proof: Proof) -> Table:
     for speed in proof.speeds:
         rows.append(
             (
-                f"batch {speed.samples}",
+                str(speed.samples),
                 _megabytes(proof.float_size.total),
                 _megabytes(proof.size.total),
                 _milliseconds(speed.first.value),
                 _milliseconds(speed.second.value),
-                f"{speed.ratio.value:.2f} [{speed.ratio.low:.2f}, {speed.ratio.high:.2f}]",
+                ratio_cell(speed.ratio),
                 quality[1],
             )
         )
-    return ("", "float MB", "MB", "float ms", "ms", "times faster", quality[0]), rows
+    return ("batch", "float MB", "MB", "float ms", "ms", "times faster", quality[0]), rows
+
+
+def ratio_cell(ratio: Interval) -> str:
+    """Return a ratio with its interval, to three digits."""
+    value, low, high = (f"{x:.2f}" if x < 9.995 else f"{x:.1f}" for x in astuple(ratio))
+    return f"{value} [{low}, {high}]"
 
 
 def _quality_cells(proof: Proof) -> tuple[str, str]:
@@ -101,7 +110,8 @@ def _quality_cells(proof: Proof) -> tuple[str, str]:
     if quality.score is not None:
         score = quality.score
         half = (score.change.high - score.change.low) / 2
-        return score.name, f"{score.quantized_score:.3f} {score.change.value:+.3f}±{half:.3f}"
+        name = score.name if len(score.name) <= _COLUMN else f"{score.name[: _COLUMN - 1]}…"
+        return name, f"{score.quantized_score:.3f} {score.change.value:+.3f}±{half:.3f}"
     if quality.top1_agreement is not None:
         return "same class", f"{100 * quality.top1_agreement.value:.1f} %"
     return "1 - cosine", f"{max(each.cosine for each in quality.outputs):.2e}"
@@ -151,6 +161,21 @@ def _unfused(proof: Proof) -> str:
     return "\n".join(
         f"{each.count:>4} {each.operator}: {each.reason}" for each in proof.kernels.unfused[:12]
     )
+
+
+def _unfused_table(proof: Proof) -> Table:
+    rows: list[Row] = [
+        (each.reason, each.operator, str(each.count), f"`{each.example}`")
+        for each in proof.kernels.unfused[:12]
+    ]
+    return ("quantized, yet run in float, because", "operator", "count", "such as"), rows
+
+
+def _lost(proof: Proof) -> str:
+    lost = ", ".join(
+        f"{each.operator} ({each.in_float} -> {each.in_quantized})" for each in proof.kernels.lost
+    )
+    return f"Fusions of the float model that are gone: {lost}."
 
 
 def _where(proof: Proof) -> str:

@@ -56,7 +56,9 @@ def proof_document(proof: Proof) -> dict[str, Any]:
             "other_seconds": kernels.other_seconds,
             "unfused": [asdict(each) for each in kernels.unfused],
             "lost_fusions": [asdict(each) for each in kernels.lost],
+            "hidden": list(kernels.hidden),
         },
         "bound": asdict(proof.bound),
         "saturation": [asdict(each) for each in proof.saturations],
+        "saturation_cost": None if proof.saturation_cost is None else asdict(proof.saturation_cost),
     }

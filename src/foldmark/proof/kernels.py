@@ -13,7 +13,15 @@ from onnx import TensorProto
 from foldmark.proof.unfused import Unfused, unfused_pairs
 from foldmark.runtimes.profile import Execution, NodeRun, all_graphs, all_nodes
 
-__all__ = ["Executor", "KernelShare", "Kernels", "LostFusion", "Product", "kernels_of"]
+__all__ = [
+    "Executor",
+    "KernelShare",
+    "Kernels",
+    "LostFusion",
+    "Product",
+    "decoded_at_load",
+    "kernels_of",
+]
 
 
 class Executor(Enum):
@@ -77,6 +85,7 @@ class Kernels:
         other_seconds: time of all other operators.
         unfused: quantized operators that still ran in float, each with the reason.
         lost: fusions of the float model that are gone.
+        hidden: control flow whose bodies the runtime does not show; their work is not counted.
     """
 
     products: tuple[Product, ...]
@@ -84,6 +93,7 @@ class Kernels:
     other_seconds: float
     unfused: tuple[Unfused, ...]
     lost: tuple[LostFusion, ...]
+    hidden: tuple[str, ...] = ()
 
     @cached_property
     def shares(self) -> tuple[KernelShare, ...]:
@@ -101,6 +111,11 @@ class Kernels:
         """Time of all operators."""
         products = sum(each.seconds for each in self.products)
         return products + self.conversion_seconds + self.other_seconds
+
+    @property
+    def macs(self) -> int:
+        """All multiply-accumulates of one run."""
+        return sum(each.macs for each in self.products)
 
     @property
     def weight_macs(self) -> int:
@@ -320,6 +335,16 @@ def _decoded(
             index = _WEIGHT_INPUT[node_before.op_type]
             if 0 <= index < len(node_before.input):
                 return before.origin(node_before.input[index]) is _Origin.CODES
+    return False
+
+
+def decoded_at_load(original: onnx.ModelProto, names: Iterable[str]) -> bool:
+    """Return whether one of the named nodes (or values) multiplies by codes in the file."""
+    wanted, values = set(names), _Values(original)
+    for node in all_nodes(original):
+        index = _WEIGHT_INPUT.get(node.op_type, -1)
+        if 0 <= index < len(node.input) and wanted & {node.name, *node.output}:
+            return values.origin(node.input[index]) is _Origin.CODES
     return False
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from foldmark.errors import NonFiniteValue
+from foldmark.errors import BadInput, DataMismatch, NonFiniteValue
 from foldmark.runtimes.batches import Data
-from foldmark.runtimes.onnxruntime import Session
+from foldmark.runtimes.runtime import Runnable
 from foldmark.runtimes.timing import Interval
 
 __all__ = ["OutputDistance", "Quality", "Score", "measure_quality"]
@@ -82,14 +82,14 @@ class _Sums:
 
 
 def measure_quality(
-    float_session: Session,
-    quantized_session: Session,
+    float_session: Runnable,
+    quantized_session: Runnable,
     data: Data,
     *,
     batch_size: int = 16,
     score: ScoreFunction | None = None,
     score_name: str = "score",
-    limit: int | None = None,
+    together: int = 1,
 ) -> Quality:
     """Run both models on all samples and compare their outputs.
 
@@ -102,7 +102,8 @@ def measure_quality(
         batch_size: samples of one run.
         score: takes all outputs and the labels, returns a figure where more is better.
         score_name: what to call it.
-        limit: at most so many samples.
+        together: consecutive samples that the score takes together (2: the sentences of a pair);
+            its interval draws them together.
 
     Raises NonFiniteValue when the float model gives NaN or infinity.
     """
@@ -125,13 +126,11 @@ def measure_quality(
         if score is not None:
             kept.append((dict(real), other, batch.labels))
         samples += batch.samples
-        if limit is not None and samples >= limit:
-            break
     return Quality(
         samples,
         tuple(_distance(name, each, samples) for name, each in sums.items()),
         _share(np.concatenate(agree)) if agree else None,
-        _scored(kept, score, score_name)
+        _scored(kept, score, score_name, together)
         if score is not None
         else _accuracy(np.concatenate(right))
         if right
@@ -209,24 +208,48 @@ def _scored(
     kept: list[tuple[Outputs, Outputs, NDArray[np.generic] | None]],
     score: ScoreFunction | None,
     name: str,
+    together: int,
 ) -> Score:
     assert score is not None
     real, other = _joined([each[0] for each in kept]), _joined([each[1] for each in kept])
     given = [k[2] for k in kept if k[2] is not None]
     labels = np.concatenate(given) if len(given) == len(kept) else None
     samples = len(next(iter(real.values())))
+    if samples % together:
+        raise DataMismatch(
+            "the samples are not whole groups",
+            got=f"{samples}",
+            expected=f"a multiple of {together}",
+        )
     random = np.random.default_rng(0)
     draws = []
     for _ in range(_RESAMPLES):
-        rows = random.integers(0, samples, samples)
+        groups = random.integers(0, samples // together, samples // together)
+        rows = (groups[:, None] * together + np.arange(together)).ravel()
         picked = None if labels is None else labels[rows]
         draws.append(
-            score({n: a[rows] for n, a in other.items()}, picked)
-            - score({n: a[rows] for n, a in real.items()}, picked)
+            _figure(score, {n: a[rows] for n, a in other.items()}, picked, name)
+            - _figure(score, {n: a[rows] for n, a in real.items()}, picked, name)
         )
-    before, after = score(real, labels), score(other, labels)
-    low, high = np.quantile(draws, [0.025, 0.975])
+    before, after = _figure(score, real, labels, name), _figure(score, other, labels, name)
+    if not np.isfinite([before, after]).all():
+        raise NonFiniteValue("the score is not a number", where=name, got=f"{before} and {after}")
+    low, high = np.nanquantile(draws, [0.025, 0.975])
     return Score(name, before, after, Interval(after - before, float(low), float(high)))
+
+
+def _figure(
+    score: ScoreFunction, outputs: Outputs, labels: NDArray[np.generic] | None, name: str
+) -> float:
+    """Return what the user's function gives, or say what is wrong with it."""
+    try:
+        return float(score(outputs, labels))
+    except Exception as error:
+        raise BadInput(
+            f"the score raised {type(error).__name__}: {error}",
+            where=name,
+            expected="a function of (outputs, labels) that returns a number",
+        ) from error
 
 
 def _joined(batches: list[Outputs]) -> dict[str, NDArray[np.generic]]:

@@ -6,22 +6,39 @@ short; VNNI adds into 32 bits and has no such limit. The neighbours are those al
 the order of the kernel: k for a MatMul, (row, column, channel) of the window for a convolution.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numba
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, numpy_helper
+from onnx import numpy_helper
 
+from foldmark.errors import FoldmarkError
+from foldmark.proof.quality import Quality, ScoreFunction, measure_quality
+from foldmark.proof.saturating import (
+    IntegerProduct,
+    SaturatingSession,
+    dynamic_codes,
+    integer_products,
+    unsigned_codes,
+    windows,
+)
 from foldmark.runtimes.batches import Data
 from foldmark.runtimes.onnxruntime import Optimization, Session
 from foldmark.runtimes.profile import Execution
+from foldmark.runtimes.runtime import Runnable
 
-__all__ = ["Saturation", "count_saturated_pairs", "saturations"]
+__all__ = [
+    "Saturation",
+    "SaturationCost",
+    "count_saturated_pairs",
+    "saturation_cost",
+    "saturations",
+]
 
 _ROWS = 64  # rows of activations examined per operator and batch
+_WORK = 1e10  # multiply-accumulates that the cost is measured on
 _LOW, _HIGH = -32768, 32767
 
 
@@ -73,13 +90,55 @@ def count_saturated_pairs(
 
 
 @dataclass(frozen=True)
-class _Product:
-    """An integer product: where its activation codes are, and its weights as rows."""
+class SaturationCost:
+    """What saturating pairs would do to the outputs: the kernel line under that instruction.
 
-    node: onnx.NodeProto
-    tap: str
-    codes: NDArray[np.int8]  # (n, k) or (out, in/group, *window)
-    is_convolution: bool
+    Attributes:
+        samples: samples that were run.
+        exact: the quantized model with sums as they are, beside the float model.
+        saturated: the same with saturating pairs.
+    """
+
+    samples: int
+    exact: Quality
+    saturated: Quality
+
+
+def saturation_cost(
+    float_session: Runnable,
+    execution: Execution,
+    data: Data,
+    macs_per_sample: float,
+    *,
+    threads: int | None = None,
+    score: ScoreFunction | None = None,
+    score_name: str = "score",
+    together: int = 1,
+) -> SaturationCost | None:
+    """Run the model as a processor without VNNI would, and measure what that changes.
+
+    Samples are as many as some 10 ** 10 multiply-accumulates allow, 8 to 512. None when the
+    graph holds a product that can't be run apart from it.
+    """
+    limit = max(int(np.clip(_WORK / max(macs_per_sample, 1.0), 8, 512)) // together, 1) * together
+    few = replace(data, limit=min(limit, data.limit or limit))
+    found = []
+    for saturate in (False, True):
+        try:
+            session = SaturatingSession(execution.graph, threads, saturate=saturate)
+            quality = measure_quality(
+                float_session,
+                session,
+                few,
+                batch_size=8,
+                score=score,
+                score_name=score_name,
+                together=together,
+            )
+        except FoldmarkError:
+            return None
+        found.append(quality)
+    return SaturationCost(found[0].samples, *found)
 
 
 def saturations(execution: Execution, data: Data, batch_size: int) -> tuple[Saturation, ...]:
@@ -91,108 +150,41 @@ def saturations(execution: Execution, data: Data, batch_size: int) -> tuple[Satu
         batch_size: samples of the batch; of each operator 64 rows of activations, evenly
             spread, are examined.
     """
-    products = list(_products(execution.graph))
+    products = list(integer_products(execution.graph))
     if not products:
         return ()
+    zeros = {each.zero_point for each in products if each.is_convolution} - {""}
+    stored = {
+        t.name: numpy_helper.to_array(t)
+        for t in execution.graph.graph.initializer
+        if t.name in zeros
+    }
     session = Session(
         execution.graph,
-        taps=list(dict.fromkeys(each.tap for each in products)),
+        taps=list(dict.fromkeys([*(p.activation for p in products), *(zeros - stored.keys())])),
         optimization=Optimization.OFF,
     )
     batch = next(iter(data.batches(batch_size)))
-    taps = session.run(batch.feeds)
-    return tuple(_counted(each, taps[each.tap]) for each in products)
+    values = stored | session.run(batch.feeds)
+    return tuple(_counted(each, values) for each in products)
 
 
-# operator -> index of activation, index of weight.
-_OPERANDS = {
-    "QLinearMatMul": (0, 3), "QGemm": (0, 3), "QLinearConv": (0, 3), "MatMulInteger": (0, 1),
-    "MatMulIntegerToFloat": (0, 1), "DynamicQuantizeMatMul": (0, 1), "ConvInteger": (0, 1),
-}  # fmt: skip
-
-
-def _products(model: onnx.ModelProto) -> Iterator[_Product]:
-    stored = {tensor.name: tensor for tensor in model.graph.initializer}
-    for node in model.graph.node:
-        if node.op_type not in _OPERANDS:
-            continue
-        activation, weight = (node.input[i] for i in _OPERANDS[node.op_type])
-        tensor = stored.get(weight)
-        if tensor is None or tensor.data_type != TensorProto.INT8:
-            continue
-        codes = numpy_helper.to_array(tensor)
-        convolution = node.op_type in {"QLinearConv", "ConvInteger"}
-        if convolution and codes.shape[1] == 1:
-            continue  # depthwise: one channel a window, computed without byte pairs
-        if not convolution:
-            transposed = any(a.name == "transB" and a.i for a in node.attribute)
-            codes = codes if transposed else np.swapaxes(codes, -1, -2)
-            codes = codes.reshape(-1, codes.shape[-1])
-        yield _Product(node, activation, codes, convolution)
-
-
-def _counted(product: _Product, tapped: NDArray[np.generic]) -> Saturation:
-    activations = _unsigned(tapped)
+def _counted(product: IntegerProduct, values: Mapping[str, NDArray[np.generic]]) -> Saturation:
+    tapped = values[product.activation]
+    codes = unsigned_codes(tapped) if tapped.dtype.kind in "iu" else dynamic_codes(tapped)[0]
     if product.is_convolution:
-        rows, weights = _windows(product, activations)
+        # Every group multiplies alike; the first stands for them all.
+        groups = codes.shape[1] // product.codes.shape[1]
+        weights = product.codes[: len(product.codes) // groups]
+        zero = values[product.zero_point] if product.zero_point else np.uint8(0)
+        padding = int(unsigned_codes(np.asarray(zero, tapped.dtype)).ravel()[0])
+        inside = codes[:, : weights.shape[1]]
+        rows, _ = windows(product.node, inside, weights.shape[2:], padding)
+        weights = np.moveaxis(weights, 1, -1).reshape(len(weights), -1)
     else:
-        rows = activations.reshape(-1, activations.shape[-1])
-        weights = product.codes
+        rows, weights = codes.reshape(-1, codes.shape[-1]), product.codes
     if len(rows) > _ROWS:
         rows = rows[np.linspace(0, len(rows) - 1, _ROWS).astype(int)]
     count, worst = count_saturated_pairs(np.ascontiguousarray(rows), np.ascontiguousarray(weights))
     examined = len(rows) * len(weights) * (weights.shape[1] // 2)
     return Saturation(product.node.name, int(count), examined, int(worst))
-
-
-def _unsigned(tapped: NDArray[np.generic]) -> NDArray[np.uint8]:
-    """Return the codes as the instruction reads them: unsigned.
-
-    Signed activations are moved up by 128, as the kernels do; float ones are quantized as
-    DynamicQuantizeLinear does.
-    """
-    if tapped.dtype == np.uint8:
-        return tapped.view(np.uint8)
-    if tapped.dtype == np.int8:
-        return (tapped.view(np.uint8) ^ np.uint8(0x80)).astype(np.uint8)
-    real = tapped.astype(np.float32)
-    low, high = min(np.float32(0), real.min()), max(np.float32(0), real.max())
-    if high == low:
-        return np.zeros(real.shape, np.uint8)
-    scale = np.float32(high - low) / np.float32(255)
-    zero = np.rint(np.clip(-low / scale, 0, 255))
-    return np.clip(np.rint(real / scale) + zero, 0, 255).astype(np.uint8)
-
-
-def _windows(
-    product: _Product, activations: NDArray[np.uint8]
-) -> tuple[NDArray[np.uint8], NDArray[np.int8]]:
-    """Return windows and filters as rows (kernel position, channel) of the first group.
-
-    activations  (batch, channels, *space) -> (windows, window * channels)
-    Windows at the border, which read padding, are left out.
-    """
-    attributes = {a.name: a for a in product.node.attribute}
-    filters = product.codes
-    groups = attributes["group"].i if "group" in attributes else 1
-    space = filters.shape[2:]
-    dilations = (
-        tuple(attributes["dilations"].ints) if "dilations" in attributes else (1,) * len(space)
-    )
-    reach = tuple((n - 1) * d + 1 for n, d in zip(space, dilations, strict=True))
-    inside = activations[:, : filters.shape[1]]
-    if any(have < need for have, need in zip(inside.shape[2:], reach, strict=True)):
-        return np.zeros((0, filters[0].size), np.uint8), filters.reshape(len(filters), -1)
-    views = np.lib.stride_tricks.sliding_window_view(inside, reach, tuple(range(2, inside.ndim)))
-    places = views.reshape(*views.shape[: inside.ndim], *reach)
-    spots = np.indices(places.shape[2 : inside.ndim]).reshape(len(space), -1).T
-    chosen = spots[np.linspace(0, len(spots) - 1, min(_ROWS, len(spots))).astype(int)]
-    thinned = (slice(None), slice(None), *(slice(None, None, d) for d in dilations))
-    rows = [
-        np.moveaxis(places[(slice(None), slice(None), *spot)][thinned], 1, -1).reshape(
-            len(inside), -1
-        )
-        for spot in chosen
-    ]
-    first = filters[: len(filters) // groups]
-    return np.concatenate(rows), np.moveaxis(first, 1, -1).reshape(len(first), -1)

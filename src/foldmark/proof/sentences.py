@@ -1,6 +1,6 @@
 """The verdict of a proof in sentences that a person can act on."""
 
-from foldmark.proof.kernels import Executor
+from foldmark.proof.kernels import Executor, Kernels
 from foldmark.proof.quality import Quality
 from foldmark.proof.verify import Proof
 from foldmark.runtimes.timing import Comparison
@@ -51,6 +51,17 @@ def integer_sentence(proof: Proof) -> str:
     kernels = proof.kernels
     if not kernels.weight_macs:
         return "No operator with a stored weight was executed."
+    if kernels.hidden:
+        return f"{_integer_words(kernels)} {_hidden_words(kernels)}"
+    return _integer_words(kernels)
+
+
+def _hidden_words(kernels: Kernels) -> str:
+    names = ", ".join(kernels.hidden[:3])
+    return f"What ran inside {names} is not shown by the runtime and not counted."
+
+
+def _integer_words(kernels: Kernels) -> str:
     share = kernels.integer_share
     if share == 1:
         return "Every multiply-accumulate with a weight ran on integers."
@@ -102,4 +113,24 @@ def saturation_sentence(proof: Proof) -> str:
     return (
         f"{saturated:,} of {examined:,} pairs of u8 x s8 products in {len(hit)} of "
         f"{len(proof.saturations)} operators saturate on {where}; 7-bit weights would not."
+        f"{_cost_words(proof)}"
     )
+
+
+def _cost_words(proof: Proof) -> str:
+    """Return what saturation would do to the quality, measured with that instruction's sums."""
+    cost = proof.saturation_cost
+    if cost is None:
+        return ""
+    exact, cut = cost.exact, cost.saturated
+    if exact.score is not None and cut.score is not None:
+        what = f"{exact.score.name} {cut.score.quantized_score:.4g}"
+        instead = f"{exact.score.quantized_score:.4g}"
+    elif exact.top1_agreement is not None and cut.top1_agreement is not None:
+        what = f"the same best class as float for {100 * cut.top1_agreement.value:.1f} %"
+        instead = f"{100 * exact.top1_agreement.value:.1f} %"
+    else:
+        far, near = (max(q.outputs, key=lambda each: each.relative) for q in (cut, exact))
+        what = f"outputs {100 * far.relative:.3g} % away from float"
+        instead = f"{100 * near.relative:.3g} %"
+    return f" Run so, it gives {what} instead of {instead}, on {cost.samples} samples."

@@ -1,9 +1,10 @@
 """The three claims of a quantized model, measured together: smaller, faster, as good."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,14 +14,17 @@ from foldmark.errors import CheckFailed, ModelsDiffer, NoData
 from foldmark.formats.onnx_file import read_model
 from foldmark.proof.bound import SpeedBound, speed_bound
 from foldmark.proof.kernels import Kernels, kernels_of
+from foldmark.proof.layers import kernels_of_layers
 from foldmark.proof.quality import Quality, ScoreFunction, measure_quality
-from foldmark.proof.saturation import Saturation, saturations
+from foldmark.proof.saturation import Saturation, SaturationCost, saturation_cost, saturations
 from foldmark.proof.size import SizeAccount, account_of
 from foldmark.runtimes.batches import Data, DataLike, open_data
 from foldmark.runtimes.inputs import model_inputs
 from foldmark.runtimes.machine import Machine, machine, measure_roofs
-from foldmark.runtimes.onnxruntime import Optimization, Session, available_threads
+from foldmark.runtimes.onnxruntime import Optimization, available_threads
+from foldmark.runtimes.openvino import executed_layers
 from foldmark.runtimes.profile import execute
+from foldmark.runtimes.runtime import Runnable, Runtime, open_session, runtime_name
 from foldmark.runtimes.timing import Comparison, compare_speed
 
 __all__ = ["Demands", "Proof", "check", "verify"]
@@ -61,6 +65,8 @@ class Proof:
         kernels: what executed the quantized model.
         bound: how much faster it could be at all on this machine.
         saturations: per u8 x s8 operator, the pairs that processors without VNNI cut short.
+        saturation_cost: what they would do to the outputs; None when no pair is cut short, or
+            when the model can't be run so.
     """
 
     float_path: str
@@ -77,6 +83,7 @@ class Proof:
     kernels: Kernels
     bound: SpeedBound
     saturations: tuple[Saturation, ...]
+    saturation_cost: SaturationCost | None = None
 
 
 def verify(
@@ -84,13 +91,15 @@ def verify(
     float_model: str | Path,
     data: DataLike,
     *,
-    labels: NDArray[np.integer] | None = None,
+    labels: NDArray[Any] | None = None,
     label_name: str = "labels",
     batch_sizes: Sequence[int] = (1, 8),
     threads: int | None = None,
     seconds: float = 2.0,
     score: ScoreFunction | None = None,
     score_name: str = "score",
+    together: int = 1,
+    runtime: Runtime = Runtime.ONNXRUNTIME,
 ) -> Proof:
     """Measure size, quality, speed and kernels of a quantized model beside its float original.
 
@@ -98,15 +107,18 @@ def verify(
         quantized: path of the quantized model.
         float_model: path of the model that it was made from.
         data: samples; see `open_data`.
-        labels: one class per sample, for an accuracy.
+        labels: one class per sample, for an accuracy; what the score reads, with `score`.
         label_name: name of the labels beside the inputs, without `labels`.
         batch_sizes: samples a run in the speed measurement.
         threads: threads of one operator, all when None.
         seconds: time spent on each batch size.
         score: the task's own score; takes all outputs and the labels, more is better.
         score_name: what to call it.
+        together: consecutive samples that the score takes together, such as 2 for pairs.
+        runtime: what runs both models.
 
     Raises:
+        MissingExtra: the runtime is not installed.
         ModelsDiffer: the two have other inputs or outputs.
         NoData: no samples, or fewer than the smallest batch size.
     """
@@ -114,18 +126,33 @@ def verify(
     real, made = read_model(float_path), read_model(path)
     _check_interfaces(real, made)
     samples = open_data(data, real, labels, label_name)
+    if score is not None:
+        samples = replace(samples, label_kinds="iuf")
     used = threads or available_threads()
-    float_session = Session(float_path, threads=used)
-    session = Session(path, threads=used)
-    quality = measure_quality(float_session, session, samples, score=score, score_name=score_name)
+    float_session = open_session(float_path, runtime, used)
+    session = open_session(path, runtime, used)
+    quality = measure_quality(
+        float_session, session, samples, score=score, score_name=score_name, together=together
+    )
     speeds = _speeds(float_session, session, samples, batch_sizes, seconds)
     feeds = next(iter(samples.batches(speeds[-1].samples))).feeds
-    run = partial(execute, feeds=feeds, threads=used)
-    execution = run(made, folder=path.parent)
-    float_execution = run(real, folder=float_path.parent)
-    float_kernels = kernels_of(real, float_execution)
-    fused = run(made, folder=path.parent, optimization=Optimization.EXTENDED, runs=1)
-    roofs = measure_roofs(used)
+    kernels, float_kernels = _kernels(runtime, (real, float_path), (made, path), feeds, used)
+    fused = execute(
+        made, feeds, folder=path.parent, threads=used, optimization=Optimization.EXTENDED, runs=1
+    )
+    cut = saturations(fused, samples, speeds[-1].samples)
+    cost = None
+    if any(each.saturated for each in cut):
+        cost = saturation_cost(
+            float_session,
+            fused,
+            samples,
+            float_kernels.macs / speeds[-1].samples,
+            threads=used,
+            score=score,
+            score_name=score_name,
+            together=together,
+        )
     return Proof(
         str(float_path),
         str(path),
@@ -133,15 +160,34 @@ def verify(
         samples.is_random,
         used,
         machine(),
-        _runtime(),
+        runtime_name(runtime),
         account_of(real, float_path),
         account_of(made, path),
         quality,
         speeds,
-        kernels_of(made, execution, float_execution),
-        speed_bound(float_kernels, roofs),
-        saturations(fused, samples, speeds[-1].samples),
+        kernels,
+        speed_bound(float_kernels, measure_roofs(used)),
+        cut,
+        cost,
     )
+
+
+def _kernels(
+    runtime: Runtime,
+    float_model: tuple[onnx.ModelProto, Path],
+    quantized: tuple[onnx.ModelProto, Path],
+    feeds: Mapping[str, NDArray[np.generic]],
+    threads: int,
+) -> tuple[Kernels, Kernels]:
+    """Return what executed the quantized model, and what executed the float one."""
+    (real, float_path), (made, path) = float_model, quantized
+    if runtime is Runtime.OPENVINO:
+        float_layers = executed_layers(float_path, feeds, threads=threads)
+        layers = executed_layers(path, feeds, threads=threads)
+        return kernels_of_layers(made, layers, float_layers), kernels_of_layers(real, float_layers)
+    execution = execute(made, feeds, folder=path.parent, threads=threads)
+    float_execution = execute(real, feeds, folder=float_path.parent, threads=threads)
+    return kernels_of(made, execution, float_execution), kernels_of(real, float_execution)
 
 
 def check(proof: Proof, demands: Demands) -> None:
@@ -160,6 +206,12 @@ def check(proof: Proof, demands: Demands) -> None:
                 got=f"{slowest.ratio.value:.2f} times, 95 % sure of {slowest.ratio.low:.2f}",
                 expected=f"at least {demands.min_speedup:g}",
             )
+    if demands.require_integer and proof.kernels.hidden:
+        raise CheckFailed(
+            "the runtime does not show what ran inside control flow",
+            where=", ".join(proof.kernels.hidden),
+            expected="every multiply-accumulate with a weight on integers",
+        )
     if demands.require_integer and proof.kernels.integer_share < 1:
         raise CheckFailed(
             "not every multiply-accumulate with a weight ran on integers",
@@ -178,8 +230,8 @@ def drop_of(quality: Quality) -> tuple[float, str]:
 
 
 def _speeds(
-    float_session: Session,
-    session: Session,
+    float_session: Runnable,
+    session: Runnable,
     data: Data,
     batch_sizes: Sequence[int],
     seconds: float,
@@ -213,9 +265,3 @@ def _check_interfaces(real: onnx.ModelProto, made: onnx.ModelProto) -> None:
     missing = set(outputs) - {value.name for value in made.graph.output}
     if missing:
         raise ModelsDiffer(f"the quantized model lacks the output {min(missing)!r}")
-
-
-def _runtime() -> str:
-    import onnxruntime  # noqa: PLC0415  (only its version is wanted here)
-
-    return f"ONNX Runtime {onnxruntime.__version__}, CPU"

@@ -41,13 +41,13 @@ class Batch:
 
     Attributes:
         feeds: array per input name.
-        labels: integer array, first axis = samples, or None.
+        labels: integers (or what the score reads), first axis = samples, or None.
         first: index of the first sample among all.
         samples: how many there are.
     """
 
     feeds: dict[str, NDArray[np.generic]]
-    labels: NDArray[np.integer] | None
+    labels: NDArray[Any] | None
     first: int
     samples: int
 
@@ -65,15 +65,18 @@ class Data:
             the inputs.
         label_name: name of the array of labels beside the inputs, where there is one.
         limit: at most so many samples, None for all.
+        label_kinds: numpy's letters for the types that labels may have: whole numbers, unless
+            the user's own score reads them.
     """
 
     inputs: tuple[ModelInput, ...]
     description: str
     is_random: bool
     chunks: Callable[[], Iterator[Arrays]]
-    labels: NDArray[np.integer] | None = None
+    labels: NDArray[Any] | None = None
     label_name: str = "labels"
     limit: int | None = None
+    label_kinds: str = "iu"
 
     @cached_property
     def samples(self) -> int:
@@ -183,27 +186,29 @@ class Data:
             cut[each.name] = np.require(part, requirements="C")
         return cut
 
-    def _labels(self, arrays: _Chunk, first: int, rows: slice) -> NDArray[np.integer] | None:
+    def _labels(self, arrays: _Chunk, first: int, rows: slice) -> NDArray[Any] | None:
         if self.labels is not None:
             found: NDArray[np.generic] = self.labels[first + rows.start : first + rows.stop]
         elif self.label_name in arrays and self.label_name not in {i.name for i in self.inputs}:
             found = arrays[self.label_name][rows]
         else:
             return None
-        if len(found) != rows.stop - rows.start or found.dtype.kind not in "iu":
+        if len(found) != rows.stop - rows.start or found.dtype.kind not in self.label_kinds:
             raise DataMismatch(
                 "the labels do not fit the samples",
                 where=self.description,
                 got=f"{len(self.labels if self.labels is not None else found)} of {found.dtype}",
-                expected="one integer per sample",
+                expected="one integer per sample"
+                if self.label_kinds == "iu"
+                else "one number per sample",
             )
-        return found.astype(np.int64)
+        return found.astype(np.int64 if found.dtype.kind in "iu" else np.float64)
 
 
 def open_data(
     data: DataLike,
     model: onnx.ModelProto,
-    labels: NDArray[np.integer] | None = None,
+    labels: NDArray[Any] | None = None,
     label_name: str = "labels",
     limit: int | None = None,
 ) -> Data:

@@ -142,8 +142,39 @@ def execute(
             raise NotSupported(
                 f"ONNX Runtime can't run it: {' '.join(str(error).split())}", where="the model"
             ) from error
-        graph = onnx.load(rewritten)
+        graph = _with_names_of_their_own(onnx.load(rewritten))
     return Execution(graph, *_read(events, runs))
+
+
+def _with_names_of_their_own(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Rename values that bodies of control flow share by name: rewriting makes some alike.
+
+    ONNX Runtime would refuse to load what it wrote.
+    """
+    taken: set[str] = set()
+    for graph in all_graphs(model.graph):
+        renamed: dict[str, str] = {}
+        for node in graph.node:
+            for index, name in enumerate(node.output):
+                if name in taken:
+                    fresh = f"{name}_{len(taken)}"
+                    renamed[name] = node.output[index] = fresh
+                    taken.add(fresh)
+                elif name:
+                    taken.add(name)
+        if renamed:
+            _rename(graph, renamed)
+    return model
+
+
+def _rename(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
+    """Give values their new names wherever the graph and the bodies in it read them."""
+    for inner in all_graphs(graph):
+        for node in inner.node:
+            for index, name in enumerate(node.input):
+                node.input[index] = renamed.get(name, name)
+    for value in graph.output:
+        value.name = renamed.get(value.name, value.name)
 
 
 def _read(events: list[dict[str, Any]], runs: int) -> tuple[tuple[NodeRun, ...], float]:

@@ -1,0 +1,173 @@
+"""Runs with saturating pairs: the arithmetic of the exact oracle inside a whole network."""
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from tests.models.digits import held_out, images, residual_network
+from tests.proof import small
+
+from foldmark.exact.dot import saturating_pairs_dot
+from foldmark.proof.quality import measure_quality
+from foldmark.proof.saturating import (
+    SaturatingSession,
+    dynamic_codes,
+    saturation_errors,
+    unsigned_codes,
+)
+from foldmark.proof.saturation import saturation_cost
+from foldmark.recipes.quantize import quantize_model
+from foldmark.recipes.recipe import Form, Recipe
+from foldmark.recipes.recipe_file import BUILT_IN
+from foldmark.runtimes.batches import open_data
+from foldmark.runtimes.onnxruntime import Optimization, Session
+from foldmark.runtimes.profile import execute
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_the_error_of_a_sum_is_that_of_the_oracle(data):
+    inner = data.draw(st.integers(1, 9))
+    extremes = st.sampled_from([0, 1, 127, 128, 129, 254, 255]) | st.integers(0, 255)
+    rows = data.draw(arrays(np.uint8, (3, inner), elements=extremes))
+    weights = data.draw(arrays(np.uint8, (inner, 4), elements=extremes)).view(np.int8)
+    errors = saturation_errors(rows, weights)
+    for i, a in enumerate(rows.tolist()):
+        for j, w in enumerate(weights.T.tolist()):
+            exact = sum(x * y for x, y in zip(a, w, strict=True))
+            assert saturating_pairs_dot(a, w) == exact + errors[i, j]
+
+
+def rewritten(built, feeds):
+    return execute(built, feeds, optimization=Optimization.EXTENDED, runs=1).graph
+
+
+def conv_dilated():
+    """A grouped convolution with stride, dilation and padding of its own on every side."""
+    built = small.conv()
+    node = next(n for n in built.graph.node if n.op_type == "Conv")
+    del node.attribute[:]
+    node.attribute.extend(
+        [
+            onnx.helper.make_attribute("strides", [2, 1]),
+            onnx.helper.make_attribute("dilations", [1, 2]),
+            onnx.helper.make_attribute("pads", [1, 0, 2, 3]),
+            onnx.helper.make_attribute("group", 2),
+        ]
+    )
+    weight = next(t for t in built.graph.initializer if t.name == "w")
+    codes = onnx.numpy_helper.to_array(weight)[:, :2]
+    weight.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(codes), "w"))
+    return built
+
+
+FORMS = [small.qdq_matmul, small.dynamic_matmul, small.conv, conv_dilated]
+
+
+def feeds_of(build):
+    shape = (4, 8, 8) if "conv" in build.__name__ else (small.INNER,)
+    return {"x": 6 * small.samples(4, shape)["x"]}
+
+
+@pytest.mark.parametrize("build", FORMS)
+def test_without_saturation_it_is_the_model(build):
+    feeds = feeds_of(build)
+    graph = rewritten(build(), feeds)
+    found = SaturatingSession(graph, saturate=False).run(feeds)["y"]
+    np.testing.assert_allclose(found, Session(build()).run(feeds)["y"], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("build", FORMS)
+def test_products_saturate_as_by_hand(build):
+    """The codes are multiplied pair by pair in plain integers; the rest is read off the model."""
+    feeds = feeds_of(build)
+    built = build()
+    exact, cut = (
+        SaturatingSession(rewritten(built, feeds), saturate=each).run(feeds)["y"]
+        for each in (False, True)
+    )
+    assert not np.array_equal(exact, cut)
+    x = feeds["x"]
+    wanted = convolved(built, x) if "conv" in build.__name__ else multiplied(build, x)
+    step = 1e-4 if build is small.dynamic_matmul else 0.2  # of its output codes
+    assert np.abs(cut - wanted).max() < 1.001 * step
+    assert (np.abs(cut - wanted) < 1e-3).mean() > 0.99  # a half may round the other way
+    assert (np.abs(exact - wanted) > 1.001 * step).any()
+
+
+def multiplied(build, x):
+    """A matrix product of a small model with saturating pairs, in plain numpy."""
+    if build is small.dynamic_matmul:
+        codes, scale = dynamic_codes(x)
+        zero = np.rint(-x.min() / scale)
+    else:
+        scale, zero = np.float32(0.03), 128
+        codes = np.clip(np.rint(x / scale) + zero, 0, 255).astype(np.uint8)
+    columns = small.codes().T.tolist()
+    sums = np.array(
+        [[saturating_pairs_dot(a, w) - zero * sum(w) for w in columns] for a in codes.tolist()]
+    )
+    real = sums * (scale / np.float32(40))
+    if build is small.dynamic_matmul:
+        return real
+    return np.clip(np.rint(real / np.float32(0.2)), 0, 255) * np.float32(0.2)
+
+
+def convolved(built, x):
+    """The quantized convolution of a small model with saturating pairs, in plain numpy."""
+    stored = {t.name: onnx.numpy_helper.to_array(t) for t in built.graph.initializer}
+    node = next(n for n in built.graph.node if n.op_type == "Conv")
+    found = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    group, (sh, sw) = found.get("group", 1), found.get("strides", [1, 1])
+    (dh, dw), pads = found.get("dilations", [1, 1]), found.get("pads", [0, 0, 0, 0])
+    quantize = {n.output[0]: n for n in built.graph.node if n.op_type == "QuantizeLinear"}
+    first, *_, last = quantize.values()
+    xs, xz = stored[first.input[1]], stored[first.input[2]]
+    ys, yz = stored[last.input[1]], stored[last.input[2]]
+    weight = next(n for n in built.graph.node if n.output[0] == node.input[1])
+    codes, ws = stored[weight.input[0]], stored[weight.input[1]]
+    q = np.clip(np.rint(x / xs) + xz, 0, 255).astype(np.uint8)
+    q = np.pad(q, [(0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])], constant_values=xz)
+    size = [q.shape[2] - dh * 2, q.shape[3] - dw * 2]
+    sums = np.zeros((len(x), len(codes), -(-size[0] // sh), -(-size[1] // sw)), np.int64)
+    inner, each = codes.shape[1], len(codes) // group
+    for n, o, i, j in np.ndindex(sums.shape):
+        channels = slice(o // each * inner, (o // each + 1) * inner)
+        a = q[n, channels, i * sh : i * sh + 2 * dh + 1 : dh, j * sw : j * sw + 2 * dw + 1 : dw]
+        a, w = (m.transpose(1, 2, 0).ravel().tolist() for m in (a, codes[o]))
+        sums[n, o, i, j] = saturating_pairs_dot(a, w) - int(xz) * sum(w)
+    real = sums * (xs * ws)
+    return (np.clip(np.rint(real / ys) + yz, 0, 255) - yz) * ys
+
+
+@pytest.mark.parametrize("form", list(Form))
+def test_a_network_without_saturation_keeps_its_answers(form):
+    model = onnx.load(residual_network())
+    recipe = BUILT_IN["static"]
+    recipe = Recipe(recipe.name, recipe.mode, form, observer=recipe.observer)
+    made = quantize_model(model, recipe, {"image": images()[0][:32]}).model
+    feeds = {"image": held_out(8)["image"]}
+    found = SaturatingSession(rewritten(made, feeds), saturate=False).run(feeds)["logits"]
+    real = Session(made).run(feeds)["logits"]
+    assert np.abs(found - real).max() < 0.02 * np.abs(real).max()
+
+
+def test_the_cost_is_that_of_the_samples_it_names():
+    built, feeds = small.qdq_matmul(), {"x": 8 * small.samples(40)["x"]}
+    data = open_data(feeds, built)
+    execution = execute(built, feeds, optimization=Optimization.EXTENDED, runs=1)
+    cost = saturation_cost(Session(small.float_matmul()), execution, data, 1e10 / 16)
+    assert cost.samples == 16
+    session = SaturatingSession(execution.graph)
+    few = open_data({"x": feeds["x"][:16]}, built)
+    assert cost.saturated == measure_quality(Session(small.float_matmul()), session, few)
+    assert cost.saturated != cost.exact
+    assert cost.exact == measure_quality(
+        Session(small.float_matmul()), SaturatingSession(execution.graph, saturate=False), few
+    )
+
+
+def test_signed_codes_are_moved_up():
+    assert unsigned_codes(np.array([-128, 0, 127], np.int8)).tolist() == [0, 128, 255]
