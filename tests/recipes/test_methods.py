@@ -3,16 +3,23 @@
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
+from tests.models.digits import images, residual_network
 from tests.surgery import nets
 
 from foldmark.errors import InvalidRecipe, NoData
+from foldmark.methods.adaround import adaround, output_error
 from foldmark.proof.quality import measure_quality
+from foldmark.recipes.evidence import observe_layers
+from foldmark.recipes.moving import chosen_products
 from foldmark.recipes.quantize import quantize_model
 from foldmark.recipes.recipe import MethodName, Mode, Recipe
 from foldmark.runtimes.batches import open_data
 from foldmark.runtimes.onnxruntime import Session
+from foldmark.surgery.choice import Choice, Selection
+from foldmark.surgery.editor import Editor
 
 WEIGHTS = Recipe(mode=Mode.WEIGHT_ONLY, weight_bits=4, block_size=16, symmetric=False)
 
@@ -58,6 +65,8 @@ def distance(recipe):
         (Recipe(mode=Mode.DYNAMIC), MethodName.SMOOTHQUANT, 0.6),
         (WEIGHTS, MethodName.GPTQ, 0.9),
         (WEIGHTS, MethodName.AWQ, 0.9),
+        (WEIGHTS, MethodName.ADAROUND, 0.97),
+        (Recipe(), MethodName.ADAROUND, 1.05),
         (Recipe(mode=Mode.DYNAMIC), MethodName.GPTQ, 1.05),
         (Recipe(mode=Mode.DYNAMIC), MethodName.MSE_CLIPPING, 1.05),
         (Recipe(), MethodName.BIAS_CORRECTION, 1.05),
@@ -68,6 +77,58 @@ def test_a_method_brings_the_output_nearer(recipe, method, gain):
     better, made = distance(replace(recipe, methods=(method,)))
     assert better < gain * plain
     assert any(line.startswith(method.value) for line in made.account.methods)
+
+
+@pytest.mark.parametrize("bits", [3, 4, 8])
+def test_adaround_on_trained_layers(bits):
+    """The paper's claim on every layer of a trained network, convolutions by their patches."""
+    model = onnx.load(residual_network())
+    products = chosen_products(Editor(model), Selection(Choice(("Conv", "Gemm"))))
+    seen = observe_layers(model, products, open_data({"image": images()[0][:200]}, model), 50)
+    assert len(products) == 7
+    for each in products:
+        values = each.values()
+        W, H = values.reshape(1, len(values), -1), seen.moment(each)
+        top = (1 << (bits - 1)) - 1
+        scale = np.abs(W).max(2, keepdims=True) / top
+        found = adaround(W, H, scale, (-top - 1, top))
+        assert found.error < (0.8 if W.shape[2] > 20 else 1) * found.nearest_error
+
+
+@pytest.mark.parametrize("method", [MethodName.ADAROUND, MethodName.GPTQ])
+def test_rounding_of_convolutions(method):
+    """Grouped, depthwise and plain convolutions by their patches; each output comes nearer."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b"], ["c1"], "plain", pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["c1", "w2"], ["c2"], "depthwise", group=16, strides=[2, 2]),
+        helper.make_node("Conv", ["c2", "w3"], ["y"], "grouped", group=4),
+    ]
+    stored = {
+        "w1": nets.random(16, 8, 3, 3, seed=1), "b": nets.random(16, seed=4),
+        "w2": nets.random(16, 1, 3, 3, seed=2), "w3": nets.random(8, 4, 3, 3, seed=3),
+    }  # fmt: skip
+    model = nets.net(nodes, stored, ("n", 8, 14, 14), 4)
+    smooth = nets.random(20, 8, 1, 1) + 0.2 * nets.random(20, 8, 14, 14, seed=1)
+    seen = observe_layers(
+        model,
+        chosen_products(Editor(model), Selection(Choice(("Conv",)))),
+        open_data({"x": smooth}, model),
+        4,
+    )
+    assert {name: H.shape for name, H in seen.windows.items()} == {
+        "plain": (1, 72, 72), "depthwise": (16, 9, 9), "grouped": (4, 36, 36)
+    }  # fmt: skip
+    made = quantize_model(model, Recipe(methods=(method,)), {"x": smooth})
+    assert len(made.account.done) == 3
+    for name, kept in (("w1", "plain"), ("w2", "depthwise"), ("w3", "grouped")):
+        W, H = stored[name], seen.windows[kept]
+        scale = nets.stored(made.model, f"{name}_scale").reshape(-1, 1, 1, 1)
+        codes = nets.stored(made.model, f"{name}_quantized")
+        errors = [
+            output_error(gap.reshape(*H.shape[:1], -1, H.shape[1]), H).sum()
+            for gap in (codes * scale - W, np.rint(W / scale) * scale - W)
+        ]
+        assert errors[0] < 0.9 * errors[1]
 
 
 def test_methods_together():
@@ -112,6 +173,11 @@ def test_channels_that_keep_their_factor_are_named():
 def test_methods_need_data():
     with pytest.raises(NoData, match="gptq needs data"):
         quantize_model(two_layers(), replace(WEIGHTS, methods=(MethodName.GPTQ,)))
+
+
+def test_two_methods_for_the_codes():
+    with pytest.raises(InvalidRecipe, match="gptq and adaround both choose the codes"):
+        Recipe(methods=(MethodName.GPTQ, MethodName.ADAROUND))
 
 
 def test_a_method_in_the_wrong_mode():

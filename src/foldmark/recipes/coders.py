@@ -1,21 +1,23 @@
 """Weights to codes by a method: what a recipe's `methods` put in the place of plain rounding."""
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foldmark.exact.rule import Rule
-from foldmark.kernels.fold import quantize_array
+from foldmark.methods.adaround import adaround
 from foldmark.methods.clipping import clipped_scales
 from foldmark.methods.gptq import GptqResult, Grid, gptq
-from foldmark.methods.hessian import Inputs
+from foldmark.recipes.evidence import Evidence
 from foldmark.surgery.account import Account
+from foldmark.surgery.editor import attribute
 from foldmark.surgery.products import Product
 from foldmark.surgery.weight_only import BlockCoded, BlockScheme, block_round_to_nearest
 from foldmark.surgery.weights import Coded, WeightScheme, coded, round_to_nearest
 
-__all__ = ["BlockGptqCoder", "ClippingCoder", "GptqCoder"]
+__all__ = ["AdaRoundSolver", "BlockCoderBy", "ClippingCoder", "CoderBy", "GptqSolver", "Solver"]
 
 Floats = NDArray[np.floating]
 
@@ -34,9 +36,9 @@ class ClippingCoder:
         plain = round_to_nearest(product, values, scheme, axis)
         found = clipped(values, plain, scheme.rule)
         self._count += int((found.scale < plain.scale).any())
-        self._account.methods[:] = [
-            m for m in self._account.methods if not m.startswith("mse-clipping")
-        ] + [f"mse-clipping: the range of {self._count} weights was reduced"]
+        self._account.say(
+            "mse-clipping", f"mse-clipping: the range of {self._count} weights was reduced"
+        )
         return found
 
 
@@ -65,13 +67,144 @@ def _on_scale(values: Floats, scale: Floats, plain: Coded, rule: Rule) -> Coded:
     return Coded(steps.astype(plain.codes.dtype), scale, plain.zero_point, plain.axis)
 
 
-class GptqCoder:
-    """Codes by GPTQ for matrix products; other weights are rounded to nearest."""
+@dataclass(frozen=True)
+class Layer:
+    """A weight as its layer multiplies it.
 
-    def __init__(self, seen: Mapping[str, Inputs], account: Account, clip: bool) -> None:
-        self._seen = seen
-        self._report = _Report(account)
-        self._clip = clip
+    Attributes:
+        product: the operator.
+        W: (groups, out, in)  one group but for grouped convolutions.
+        H: (groups, in, in)  2 X^T X / tokens of what it reads.
+    """
+
+    product: Product
+    W: Floats
+    H: NDArray[np.float64]
+
+
+class Solver(ABC):
+    """Chooses codes with the layer's output in view, and keeps the report's line about it."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self._weights, self._others = 0, 0
+
+    @abstractmethod
+    def solve(
+        self, layer: Layer, scale: Floats, zero: Floats, ends: tuple[int, int], size: int
+    ) -> NDArray[np.int64]:
+        """Return the codes of a layer's weight (groups, out, in), zero point added.
+
+        Args:
+            layer: the layer.
+            scale: (groups, out, blocks)  of each row's blocks of columns.
+            zero: (groups, out, blocks).
+            ends: lowest and highest code.
+            size: columns of a block.
+        """
+
+    def prepared(self, W: Floats, _H: NDArray[np.float64]) -> Floats:
+        """Return a weight (out, in) as its scales are to be chosen from."""
+        return W
+
+    @abstractmethod
+    def line(self) -> str:
+        """Return what the report says so far."""
+
+    def done(self) -> None:
+        """Count a weight that was solved."""
+        self._weights += 1
+        self._write()
+
+    def skipped(self) -> None:
+        """Count a weight that is rounded to nearest."""
+        self._others += 1
+        self._write()
+
+    def _write(self) -> None:
+        others = f"; {self._others} other weights rounded to nearest" if self._others else ""
+        line = self.line()
+        self.account.say(line.split(":")[0], f"{line}{others}")
+
+
+class GptqSolver(Solver):
+    """GPTQ, group by group of a convolution."""
+
+    def prepared(self, W: Floats, H: NDArray[np.float64]) -> Floats:
+        """Return the weight without the columns that the data never moved."""
+        dead = np.diag(H[0]) == 0
+        return np.where(dead, 0, W).astype(W.dtype) if dead.any() else W
+
+    def solve(
+        self, layer: Layer, scale: Floats, zero: Floats, ends: tuple[int, int], size: int
+    ) -> NDArray[np.int64]:
+        """Return GPTQ's codes."""
+        made = []
+        for group in range(len(layer.W)):
+            blocks = iter(range(scale.shape[2]))
+
+            def make_grid(_columns: Floats) -> Grid:
+                at = np.s_[group, :, (block := next(blocks)) : block + 1]  # noqa: B023
+                return Grid(scale[at].astype(np.float64), zero[at].astype(np.float64), *ends)
+
+            found = gptq(layer.W[group], layer.H[group], make_grid, group=size)
+            self._remark(layer.product, found)
+            made.append(found.codes)
+        return np.stack(made)
+
+    def line(self) -> str:
+        """Return the report's line."""
+        return f"gptq: {self._weights} weights, damping 0.01 of the mean diagonal"
+
+    def _remark(self, product: Product, found: GptqResult) -> None:
+        if found.dead:
+            some = ", ".join(map(str, found.dead[:4])) + (", ..." if len(found.dead) > 4 else "")
+            self.account.note(f"gptq: {product.name} has {len(found.dead)} dead inputs: {some}")
+        if found.damping > 0.01:
+            self.account.note(
+                f"gptq: {product.name} needed damping {found.damping:g}; more samples would help"
+            )
+
+
+class AdaRoundSolver(Solver):
+    """AdaRound over a whole layer at once."""
+
+    def __init__(self, account: Account) -> None:
+        super().__init__(account)
+        self._error, self._nearest = 0.0, 0.0
+        self._moved, self._values = 0, 0
+        self._gains: list[float] = []
+
+    def solve(
+        self, layer: Layer, scale: Floats, zero: Floats, ends: tuple[int, int], size: int
+    ) -> NDArray[np.int64]:
+        """Return AdaRound's codes."""
+        columns = layer.W.shape[2]
+        wide, middle = (
+            np.repeat(each, size, axis=2)[..., :columns].astype(np.float64)
+            for each in (scale, zero)
+        )
+        found = adaround(layer.W, layer.H, wide, (ends[0] - middle, ends[1] - middle))
+        self._moved += found.moved
+        self._values += layer.W.size
+        self._gains.append(1 - found.error / found.nearest_error if found.nearest_error else 0.0)
+        return found.codes + middle.astype(np.int64)
+
+    def line(self) -> str:
+        """Return the report's line."""
+        if not self._gains:
+            return "adaround: no weight"
+        return (
+            f"adaround: {self._weights} weights, {100 * self._moved / self._values:.0f} % of "
+            f"their codes moved, {100 * float(np.mean(self._gains)):.0f} % less output error"
+        )
+
+
+class CoderBy:
+    """Codes per channel or tensor by a solver; weights it can't judge are rounded to nearest."""
+
+    def __init__(self, evidence: Evidence, solver: Solver, clip: bool) -> None:
+        self._evidence, self._solver, self._clip = evidence, solver, clip
         self._made: dict[tuple[str, str, int | None], Coded] = {}
 
     def __call__(
@@ -89,79 +222,56 @@ class GptqCoder:
         plain = coded(values, scheme.rule, axis)
         if self._clip:
             plain = clipped(values, plain, scheme.rule)
-        inputs = self._seen.get(product.node.input[product.activation])
-        if product.node.op_type not in ("MatMul", "Gemm") or inputs is None:
-            self._report.skipped(product)
+        H = self._evidence.moment(product)
+        if H is None:
+            self._solver.skipped()
             return plain
-        W = values if product.transposed else values.T  # (out, in)
-        scale = np.broadcast_to(plain.scale.reshape(-1, 1), (len(W), 1)).astype(np.float64)
-        zero = np.zeros_like(scale)
+        W = _outer_first(product, values)
+        groups, outer, inner = W.shape
+        scale = np.broadcast_to(plain.scale.reshape(-1, 1), (groups * outer, 1))
+        scale = scale.reshape(groups, outer, 1)
         codes = scheme.rule.codes
+        made = self._solver.solve(
+            Layer(product, W, H),
+            scale,
+            np.zeros_like(scale),
+            (codes.minimum, codes.maximum),
+            inner,
+        )
+        self._solver.done()
+        own = made[0].T if _inner_is_first(product) else made.reshape(values.shape)
+        return Coded(own.astype(plain.codes.dtype), plain.scale, plain.zero_point, plain.axis)
 
-        def make_grid(_group: Floats) -> Grid:
-            return Grid(scale, zero, codes.minimum, codes.maximum)
 
-        found = gptq(W, inputs.H, make_grid)
-        self._report.done(product, found)
-        made = found.codes if product.transposed else found.codes.T
-        return Coded(made.astype(plain.codes.dtype), plain.scale, plain.zero_point, plain.axis)
+class BlockCoderBy:
+    """Blocks of codes by a solver."""
 
-
-class BlockGptqCoder:
-    """Blocks of codes by GPTQ."""
-
-    def __init__(self, seen: Mapping[str, Inputs], account: Account) -> None:
-        self._seen = seen
-        self._report = _Report(account)
+    def __init__(self, evidence: Evidence, solver: Solver) -> None:
+        self._evidence, self._solver = evidence, solver
 
     def __call__(self, product: Product, turned: Floats, scheme: BlockScheme) -> BlockCoded:
         """Quantize W^T (out, in) in blocks, its inputs' second moment known."""
-        inputs = self._seen.get(product.node.input[product.activation])
-        if inputs is None:
-            self._report.skipped(product)
+        H = self._evidence.moment(product)
+        if H is None:
+            self._solver.skipped()
             return block_round_to_nearest(product, turned, scheme)
-        highest = (1 << scheme.bits) - 1
-
-        def make_grid(group: Floats) -> Grid:
-            block = (1, group.shape[1])
-            made = quantize_array(np.ascontiguousarray(group, np.float32), block, scheme.rule)
-            scale = made.scale.astype(turned.dtype).astype(np.float64)
-            return Grid(scale, made.zero_point.astype(np.float64), 0, highest)
-
-        found = gptq(turned, inputs.H, make_grid, group=scheme.block_size)
-        self._report.done(product, found)
-        return BlockCoded(
-            found.codes.astype(np.uint8),
-            np.concatenate([grid.scale for grid in found.grids], axis=1).astype(turned.dtype),
-            np.concatenate([grid.zero_point for grid in found.grids], axis=1).astype(np.uint8),
-        )
+        plain = block_round_to_nearest(product, self._solver.prepared(turned, H), scheme)
+        stored = plain.scale.astype(turned.dtype)
+        layer = Layer(product, np.ascontiguousarray(turned)[None], H)
+        ends = (0, (1 << scheme.bits) - 1)
+        zero = plain.zero_point.astype(np.float32)[None]
+        made = self._solver.solve(layer, stored[None], zero, ends, scheme.block_size)
+        self._solver.done()
+        return BlockCoded(made[0].astype(np.uint8), stored, plain.zero_point)
 
 
-class _Report:
-    """One line about GPTQ, kept up to date in the account."""
+def _inner_is_first(product: Product) -> bool:
+    return product.node.op_type in ("MatMul", "Gemm") and not product.transposed
 
-    def __init__(self, account: Account) -> None:
-        self._account = account
-        self._weights, self._others = 0, 0
 
-    def done(self, product: Product, found: GptqResult) -> None:
-        self._weights += 1
-        if found.dead:
-            some = ", ".join(map(str, found.dead[:4])) + (", ..." if len(found.dead) > 4 else "")
-            self._account.note(f"gptq: {product.name} has {len(found.dead)} dead inputs: {some}")
-        if found.damping > 0.01:
-            self._account.note(
-                f"gptq: {product.name} needed damping {found.damping:g}; more samples would help"
-            )
-        self._write()
-
-    def skipped(self, _product: Product) -> None:
-        self._others += 1
-        self._write()
-
-    def _write(self) -> None:
-        others = f"; {self._others} other weights rounded to nearest" if self._others else ""
-        kept = [line for line in self._account.methods if not line.startswith("gptq")]
-        self._account.methods[:] = [
-            *kept, f"gptq: {self._weights} weights, damping 0.01 of the mean diagonal{others}"
-        ]  # fmt: skip
+def _outer_first(product: Product, values: Floats) -> Floats:
+    """Return a weight as (groups, out, in)."""
+    if product.node.op_type == "Conv":
+        groups = int(attribute(product.node, "group", 1))
+        return values.reshape(groups, len(values) // groups, -1)
+    return np.ascontiguousarray(values if product.transposed else values.T)[None]

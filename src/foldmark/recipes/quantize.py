@@ -16,8 +16,15 @@ from foldmark.exact.rule import Rule, ZeroForm
 from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_INT8
 from foldmark.formats.onnx_file import read_mapped
 from foldmark.methods.hessian import Inputs
-from foldmark.recipes.coders import BlockGptqCoder, ClippingCoder, GptqCoder
-from foldmark.recipes.evidence import observe_inputs
+from foldmark.recipes.coders import (
+    AdaRoundSolver,
+    BlockCoderBy,
+    ClippingCoder,
+    CoderBy,
+    GptqSolver,
+    Solver,
+)
+from foldmark.recipes.evidence import Evidence, observe_inputs, observe_layers
 from foldmark.recipes.moving import chosen_products, correct_biases, scale_for_awq, smooth
 from foldmark.recipes.recipe import Form, MethodName, Mode, Recipe
 from foldmark.recipes.recipe_file import recipe_text
@@ -137,8 +144,9 @@ def _moved_and_coder(work: _Work) -> Coder:
         work.model = smooth(work.model, seen, work.selection, schemes, account)
     coder: Coder = round_to_nearest
     clip = MethodName.MSE_CLIPPING in methods
-    if MethodName.GPTQ in methods:
-        coder = GptqCoder(_inputs(work, "gptq"), account, clip)
+    solver = _solver(work)
+    if solver is not None:
+        coder = CoderBy(_layers(work), solver, clip)
     elif clip:
         coder = ClippingCoder(account)
     if MethodName.BIAS_CORRECTION in methods:
@@ -147,6 +155,28 @@ def _moved_and_coder(work: _Work) -> Coder:
             work.model, seen, work.selection, account, schemes=schemes, coder=coder
         )
     return coder
+
+
+def _solver(work: _Work) -> Solver | None:
+    """Return what chooses codes with the layer's output in view, None for rounding to nearest."""
+    if MethodName.GPTQ in work.recipe.methods:
+        return GptqSolver(work.account)
+    if MethodName.ADAROUND in work.recipe.methods:
+        return AdaRoundSolver(work.account)
+    return None
+
+
+def _solver_name(recipe: Recipe) -> str:
+    chosen = {MethodName.GPTQ, MethodName.ADAROUND} & set(recipe.methods)
+    return " and ".join(sorted(each.value for each in chosen))
+
+
+def _layers(work: _Work) -> Evidence:
+    """Return the second moments of what the chosen products read, over the data."""
+    products = chosen_products(Editor(work.model), work.selection)
+    return observe_layers(
+        work.model, products, work.samples(_solver_name(work.recipe)), work.batch_size
+    )
 
 
 def _inputs(work: _Work, method: str) -> dict[str, Inputs]:
@@ -210,8 +240,9 @@ def _weight_only(work: _Work) -> onnx.ModelProto:
     if MethodName.AWQ in methods:
         seen = _inputs(work, "awq")
         work.model = scale_for_awq(work.model, seen, work.selection, scheme, work.account)
-    if MethodName.GPTQ in methods:
-        coder = BlockGptqCoder(_inputs(work, "gptq"), work.account)
+    solver = _solver(work)
+    if solver is not None:
+        coder = BlockCoderBy(_layers(work), solver)
     editor = Editor(work.model)
     quantize_weights(editor, work.account, scheme, work.selection, coder)
     return editor.finish()

@@ -33,6 +33,7 @@ class MethodName(Enum):
     BIAS_CORRECTION = "bias-correction"
     MSE_CLIPPING = "mse-clipping"
     GPTQ = "gptq"
+    ADAROUND = "adaround"
     SMOOTHQUANT = "smoothquant"
     AWQ = "awq"
 
@@ -42,6 +43,7 @@ _METHOD_MODES = {
     MethodName.BIAS_CORRECTION: (Mode.STATIC, Mode.DYNAMIC),
     MethodName.MSE_CLIPPING: (Mode.STATIC, Mode.DYNAMIC),
     MethodName.GPTQ: (Mode.STATIC, Mode.DYNAMIC, Mode.WEIGHT_ONLY),
+    MethodName.ADAROUND: (Mode.STATIC, Mode.DYNAMIC, Mode.WEIGHT_ONLY),
     MethodName.SMOOTHQUANT: (Mode.STATIC, Mode.DYNAMIC),
     MethodName.AWQ: (Mode.WEIGHT_ONLY,),
 }
@@ -115,6 +117,12 @@ class Recipe:
                     where=f"recipe {self.name!r}",
                     expected=f"mode {modes}",
                 )
+        if {MethodName.GPTQ, MethodName.ADAROUND} <= set(self.methods):
+            raise InvalidRecipe(
+                "gptq and adaround both choose the codes",
+                where=f"recipe {self.name!r}",
+                expected="one of them",
+            )
         if self.weight_bits not in (4, 8):
             raise InvalidRecipe("weights have 4 or 8 bits", got=str(self.weight_bits))
         if self.weight_bits == 4 and self.mode is not Mode.WEIGHT_ONLY:
@@ -136,7 +144,4 @@ class Recipe:
     @property
     def needs_data(self) -> bool:
         """Whether samples are needed to follow it."""
-        return self.mode is Mode.STATIC or bool(
-            {MethodName.GPTQ, MethodName.SMOOTHQUANT, MethodName.AWQ, MethodName.BIAS_CORRECTION}
-            & set(self.methods)
-        )
+        return self.mode is Mode.STATIC or bool(set(self.methods) - {MethodName.MSE_CLIPPING})

@@ -48,6 +48,14 @@ class Account:
         if sentence not in self.notes:
             self.notes.append(sentence)
 
+    def say(self, method: str, line: str) -> None:
+        """Put a method's line in the place of the one it had."""
+        for index, old in enumerate(self.methods):
+            if old.startswith(f"{method}:"):
+                self.methods[index] = line
+                return
+        self.methods.append(line)
+
     def grouped_notes(self) -> list[str]:
         """Return the notes; those that say one thing of several operators as one sentence."""
         said: dict[str, list[str]] = {}
