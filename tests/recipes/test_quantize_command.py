@@ -136,7 +136,7 @@ def test_weights_too_large_for_one_file_lie_beside_it(folder, monkeypatch):
     made = quantize_model(
         nets.matmul(nets.random(64, 64)), Recipe(), nets.samples(nets.matmul(nets.random(64, 64)))
     )
-    monkeypatch.setattr("foldmark.recipes.save._INLINE", 100)
+    monkeypatch.setattr("foldmark.formats.onnx_writer._INLINE", 100)
     save_model(made.model, folder / "big.onnx")
     assert (folder / "big.onnx.data").stat().st_size >= 64 * 64
     assert onnx.load(folder / "big.onnx")

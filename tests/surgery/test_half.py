@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from tests.surgery import nets
 
+from foldmark.formats.onnx_tensor import tensor_array
 from foldmark.recipes.quantize import quantize_model
 from foldmark.recipes.recipe import Mode, Recipe
 from foldmark.runtimes.onnxruntime import Session
@@ -66,3 +67,29 @@ def test_a_mask_beyond_float16(mask):
 def test_without_data_that_is_said():
     made = quantize_model(layer_norm(1e-3), HALF)
     assert made.account.notes == ["no data: only constants and epsilons were checked, not values"]
+
+
+def two_products(scale):
+    """Two products of 80 x 80, the second weight `scale` times as large at one place."""
+    second = nets.random(80, 80, seed=1)
+    second[0, 0], second[1, 1] = scale, 1e-9
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["h"], "first"),
+        helper.make_node("MatMul", ["h", "b"], ["y"], "second"),
+    ]
+    return nets.net(nodes, {"a": nets.random(80, 80), "b": second}, ("n", 80))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e6])
+def test_large_weights_become_what_the_converter_makes_of_small_ones(monkeypatch, scale):
+    model = two_products(scale)
+    made = quantize_model(model, HALF).model
+    monkeypatch.setattr("foldmark.graphs.apart._SMALL_ELEMENTS", 1 << 30)
+    inline = quantize_model(model, HALF).model
+    stored = [{t.name: (t.data_type, tensor_array(t).tobytes()) for t in m.graph.initializer}
+              for m in (made, inline)]  # fmt: skip
+    assert sorted(stored[0].values()) == sorted(stored[1].values())
+    x = {"x": nets.random(4, 80, seed=2)}
+    assert np.array_equal(Session(made).run(x)["y"], Session(inline).run(x)["y"])
+    kinds = {kind for kind, _ in stored[0].values()}
+    assert (TensorProto.FLOAT in kinds) == (scale > 65504)

@@ -193,6 +193,21 @@ def test_a_channel_of_zeros():
     assert (Session(made).run(nets.samples(model))["y"][:, 1] == 0).all()
 
 
+def test_an_old_opset_is_raised_though_weights_stay_in_their_file(tmp_path):
+    model = nets.conv(11, weight=nets.random(64, 64, 5, 5))
+    data = nets.samples(model)
+    onnx.save(model, tmp_path / "m.onnx")
+    made, whole = (
+        quantize_model(tmp_path / "m.onnx", STATIC, data),
+        quantize_model(model, STATIC, data),
+    )
+    assert any("opset raised" in note for note in made.account.notes)
+    assert (
+        Session(made.model).run(data)["y"].tobytes()
+        == Session(whole.model).run(data)["y"].tobytes()
+    )
+
+
 @pytest.mark.parametrize("opset", [10, 11, 12, 13])
 def test_an_old_opset_is_raised_when_needed(opset):
     model = nets.conv(opset)

@@ -13,10 +13,13 @@ from foldmark.errors import HostileFile
 
 __all__ = [
     "all_tensors",
+    "byte_count",
+    "check_header",
     "check_inline",
     "element_count",
     "external_entries",
     "is_external",
+    "model_tensors",
     "tensor_array",
     "tensor_dtype",
 ]

@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 from foldmark.formats.onnx_tensor import is_external, tensor_array
 from foldmark.graphs.inlining import names_read
 
-__all__ = ["LightModel", "lighten", "outside", "sharing", "with_outputs", "without_unread"]
+__all__ = [
+    "LightModel",
+    "lighten",
+    "outside",
+    "sharing",
+    "with_outputs",
+    "without_graph",
+    "without_unread",
+]
 
 # Below this an initializer stays inside the graph: shapes and axes are read from there.
 _SMALL_BYTES = 1024
@@ -47,7 +55,7 @@ def lighten(model: onnx.ModelProto | LightModel) -> LightModel:
     if isinstance(model, LightModel):
         return model
     light = onnx.ModelProto()
-    light.CopyFrom(_without_graph(model))
+    light.CopyFrom(without_graph(model))
     weights: dict[str, NDArray[np.generic]] = {}
     for field in ("node", "input", "output", "value_info", "sparse_initializer"):
         getattr(light.graph, field).extend(getattr(model.graph, field))
@@ -117,7 +125,7 @@ def with_outputs(model: onnx.ModelProto | LightModel, names: Sequence[str]) -> L
     return LightModel(tapped, light.weights)
 
 
-def _without_graph(model: onnx.ModelProto) -> onnx.ModelProto:
+def without_graph(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model's header: versions, opsets, functions, metadata."""
     header = onnx.ModelProto()
     for field, value in model.ListFields():

@@ -15,6 +15,7 @@ from foldmark.errors import InvalidRecipe, NoData, NothingQuantized, NotSupporte
 from foldmark.exact.rule import Rule, ZeroForm
 from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_INT8
 from foldmark.formats.onnx_file import read_mapped
+from foldmark.formats.onnx_writer import bring_inside, fits_inside
 from foldmark.methods.hessian import Inputs
 from foldmark.recipes.coders import (
     AdaRoundSolver,
@@ -111,6 +112,8 @@ def quantize_model(
     made = _FOLLOW[recipe.mode](work)
     _check(work)
     _describe(made, recipe)
+    if fits_inside(made):
+        bring_inside(made)
     return Quantized(made, work.account)
 
 

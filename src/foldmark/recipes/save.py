@@ -7,13 +7,10 @@ from pathlib import Path
 import onnx
 
 from foldmark.errors import FileUnreadable
-from foldmark.formats.onnx_tensor import is_external, model_tensors, tensor_array
+from foldmark.formats.onnx_writer import write_model
 from foldmark.runtimes.onnxruntime import Session
 
 __all__ = ["save_model"]
-
-_INLINE = 1_800_000_000  # bytes; a protobuf ends at 2 GiB
-_EXTERNAL_FROM = 1024
 
 
 def save_model(model: onnx.ModelProto, path: Path) -> None:
@@ -30,7 +27,7 @@ def save_model(model: onnx.ModelProto, path: Path) -> None:
     except OSError as error:
         raise _unwritable(path, error) from None
     try:
-        files = _write(model, folder / path.name)
+        files = write_model(model, folder / path.name)
         Session(folder / path.name)
         for each in sorted(files, key=lambda file: file.name == path.name):
             each.replace(path.absolute().parent / each.name)
@@ -38,39 +35,6 @@ def save_model(model: onnx.ModelProto, path: Path) -> None:
         raise _unwritable(path, error) from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _write(model: onnx.ModelProto, target: Path) -> list[Path]:
-    """Write the model into an empty folder and return its files."""
-    tensors = list(model_tensors(model))
-    size = sum(_size(tensor) for tensor in tensors)
-    for tensor in tensors:
-        if is_external(tensor):
-            _load(tensor)
-    if size < _INLINE:
-        target.write_bytes(model.SerializeToString())
-        return [target]
-    onnx.save(
-        model,
-        target,
-        save_as_external_data=True,
-        all_tensors_to_one_file=True,
-        location=f"{target.name}.data",
-        size_threshold=_EXTERNAL_FROM,
-    )
-    return [target, target.with_name(f"{target.name}.data")]
-
-
-def _size(tensor: onnx.TensorProto) -> int:
-    if is_external(tensor):
-        return int(next((e.value for e in tensor.external_data if e.key == "length"), 0))
-    return tensor.ByteSize()
-
-
-def _load(tensor: onnx.TensorProto) -> None:
-    """Bring a tensor's bytes into the model."""
-    array = tensor_array(tensor)
-    tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
 
 
 def _unwritable(path: Path, error: OSError) -> FileUnreadable:

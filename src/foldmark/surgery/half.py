@@ -6,14 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from foldmark.calibrate.statistics import Statistics
+from foldmark.graphs.apart import with_weights_apart
+from foldmark.graphs.inlining import names_read
 from foldmark.surgery.account import Account, Done
 from foldmark.surgery.editor import Editor, array_of, node_name
 
 __all__ = ["Hazard", "find_hazards", "float_values", "to_half"]
 
 LARGEST = 65504.0  # the largest finite float16
+SMALLEST = 2.0**-24  # the smallest positive float16
 SMALLEST_NORMAL = 6.104e-05  # 2**-14; below it precision is lost, below 2**-25 the value too
 
 
@@ -29,7 +33,7 @@ class Hazard:
 def float_values(model: onnx.ModelProto) -> list[str]:
     """Return the names of the float32 values that the outer graph's nodes make."""
     try:
-        inferred = onnx.shape_inference.infer_shapes(model)
+        inferred = with_weights_apart(model, onnx.shape_inference.infer_shapes)
     except Exception:
         inferred = model
     kinds = {
@@ -69,26 +73,69 @@ def to_half(model: onnx.ModelProto, hazards: list[Hazard], account: Account) -> 
         convert_float_to_float16,
     )
 
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    _name_all(copy)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what it clips is named in the account
-        made: onnx.ModelProto = convert_float_to_float16(
-            copy,
-            keep_io_types=True,
-            node_block_list=[hazard.node for hazard in hazards],
-            op_block_list=list(DEFAULT_OP_BLOCK_LIST),
-            min_positive_val=2.0**-24,
-        )
+    ends = [value.name for value in (*model.graph.input, *model.graph.output)]
+    halved: set[str] = set()
+
+    def convert(graph: onnx.ModelProto) -> onnx.ModelProto:
+        _name_all(graph)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it clips is named in the account
+            found: onnx.ModelProto = convert_float_to_float16(
+                graph,
+                keep_io_types=ends,
+                node_block_list=[hazard.node for hazard in hazards],
+                op_block_list=list(DEFAULT_OP_BLOCK_LIST),
+                min_positive_val=SMALLEST,
+            )
+        half = onnx.TensorProto.FLOAT16
+        halved.update(v.name for v in found.graph.input if v.type.tensor_type.elem_type == half)
+        return found
+
+    made = with_weights_apart(model, convert)
+    _halve_weights(made, halved)
     _join_islands(made)
     for hazard in hazards:
         account.note(f"{hazard.node} ({hazard.operator}) stays in float32: {hazard.reason}")
     kept = {hazard.node for hazard in hazards}
-    for node in copy.graph.node:
+    for node in model.graph.node:
         if node_name(node) not in kept and node.op_type not in DEFAULT_OP_BLOCK_LIST:
             account.done.append(Done(node_name(node), node.op_type, "float16"))
     return made
+
+
+def _halve_weights(model: onnx.ModelProto, names: set[str]) -> None:
+    """Convert the stored weights of these names; nodes that stay in float32 keep their own."""
+    graph = model.graph
+    full = onnx.TensorProto.FLOAT
+    whole = {}
+    for node in list(graph.node):
+        is_back = node.op_type == "Cast" and node.attribute[0].i == full
+        if is_back and node.input[0] in names:
+            whole[node.output[0]] = node.input[0]
+            graph.node.remove(node)
+    read = {name for node in graph.node for name in names_read(node)}
+    kept = []
+    for tensor in graph.initializer:
+        wide = [result for result, name in whole.items() if name == tensor.name]
+        for result in wide:
+            same = onnx.TensorProto()
+            same.CopyFrom(tensor)
+            same.name = result
+            kept.append(same)
+        if tensor.name not in names or tensor.data_type != full:
+            kept.append(tensor)
+        elif tensor.name in read:
+            kept.append(onnx.numpy_helper.from_array(_half(array_of(tensor)), tensor.name))
+    stored = onnx.GraphProto(initializer=kept)
+    del graph.initializer[:]
+    graph.initializer.extend(stored.initializer)
+
+
+def _half(values: NDArray[np.generic]) -> NDArray[np.float16]:
+    """Return float32 values as float16, clipped to what it can hold, not rounded to zero."""
+    bounded = np.clip(values.astype(np.float32), -LARGEST, LARGEST)
+    tiny = (np.abs(bounded) < SMALLEST) & (bounded != 0)
+    return np.where(tiny, np.copysign(np.float32(SMALLEST), bounded), bounded).astype(np.float16)
 
 
 def _join_islands(model: onnx.ModelProto) -> None:

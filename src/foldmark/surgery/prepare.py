@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from onnx import version_converter
 
 from foldmark.errors import BadInput, NotSupported
-from foldmark.formats.onnx_tensor import is_external, model_tensors
+from foldmark.graphs.apart import with_weights_apart
 from foldmark.runtimes.onnxruntime import Session
 from foldmark.surgery.account import Account
 from foldmark.surgery.editor import Editor, array_of, attribute, consumers, node_name
@@ -42,14 +42,10 @@ def raise_opset(model: onnx.ModelProto, least: int, account: Account, why: str) 
     current = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
     if current >= least:
         return model
-    if any(is_external(tensor) for tensor in model_tensors(model)):
-        raise NotSupported(
-            f"opset {current} is too old and weights lie in other files",
-            expected=f"opset {least}: {why}",
-            todo="export the model again at a newer opset",
-        )
     try:
-        raised = version_converter.convert_version(model, least)
+        raised = with_weights_apart(
+            model, lambda graph: version_converter.convert_version(graph, least)
+        )
     except Exception as error:
         raise NotSupported(
             f"opset {current} can't be raised to {least}",
