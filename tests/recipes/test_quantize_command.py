@@ -1,11 +1,14 @@
 """The command: what it prints, what it refuses, what it leaves on disk."""
 
 import errno
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from tests.models.branches import branches_int8
 from tests.models.digits import images, residual_network
 from tests.surgery import nets
 
@@ -14,6 +17,7 @@ from foldmark.recipes.quantize import quantize_model
 from foldmark.recipes.recipe import Override, Recipe
 from foldmark.recipes.recipe_file import parse_recipe
 from foldmark.recipes.save import save_model
+from foldmark.runtimes.profile import execute
 
 
 @pytest.fixture
@@ -86,7 +90,9 @@ def test_refusals_are_one_line_and_leave_nothing(folder, capsys, options, words)
 
 def test_static_without_data(folder, capsys):
     assert quantize(folder, data=False) == 2
-    assert "needs data" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    for words in ("needs data", "samples of x float32[n, 32]", "random:64"):
+        assert words in said
     assert nothing_left(folder)
 
 
@@ -130,6 +136,111 @@ def test_a_full_disk_and_an_interruption_leave_nothing(folder, monkeypatch, caps
     assert quantize(folder) in (2, 130)
     assert nothing_left(folder)
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+MOMENTS = [
+    "foldmark.runtimes.onnxruntime.Session.run",
+    "foldmark.surgery.weights.coded",
+    "foldmark.formats.onnx_writer.fits_inside",
+    "foldmark.recipes.save.Session",
+    "pathlib.Path.replace",
+]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("command", ["quantize", "calibrate"])
+def test_an_interruption_at_any_moment_leaves_nothing(folder, monkeypatch, capsys, moment, command):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(moment, interrupt)
+    out = ["-o", str(folder / "q.onnx"), "--data", str(folder / "d.npz")]
+    code = run([command, str(folder / "m.onnx"), *out])
+    if code == 0:  # a moment that this command has not
+        assert command == "calibrate"
+        return
+    assert code == 130
+    assert nothing_left(folder)
+    assert "interrupted; nothing half written" in capsys.readouterr().err
+
+
+LIMITED = """
+import resource, sys
+from foldmark.cli.main import run
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit there")
+@pytest.mark.parametrize("command", ["quantize", "calibrate"])
+def test_a_file_that_the_system_cuts_short_leaves_nothing(folder, command):
+    """The system itself refuses the bytes beyond a limit, as a full disk does."""
+    out = ["-o", str(folder / "q.onnx"), "--data", str(folder / "d.npz")]
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, command, str(folder / "m.onnx"), *out],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "can't be written; got file too large" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert nothing_left(folder)
+
+
+def test_the_model_itself_is_never_the_output(folder, capsys):
+    model = str(folder / "m.onnx")
+    before = (folder / "m.onnx").read_bytes()
+    data = ["--data", str(folder / "d.npz")]
+    assert run(["quantize", model, "-o", model, "--force", *data]) == 2
+    assert "the float model itself" in capsys.readouterr().err
+    assert (folder / "m.onnx").read_bytes() == before
+
+
+def test_a_range_of_zero_is_said(folder, capsys):
+    np.savez(folder / "d.npz", x=np.zeros((8, 32), np.float32))
+    assert quantize(folder) == 0
+    assert "x: zero in all samples" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        (nets.conv_transpose(3, 8, 1), []),
+        (nets.conv(), ["--activations", "uint16"]),
+        (nets.matmul(nets.random(32, 16)), ["--activations", "int16"]),
+    ],
+    ids=["ConvTranspose", "uint16", "int16"],
+)
+def test_operators_without_an_integer_kernel_are_named(folder, capsys, model, options):
+    onnx.save(model, folder / "m.onnx")
+    feeds = nets.samples(model)
+    np.savez(folder / "d.npz", **feeds)
+    assert quantize(folder, *options) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "ONNX Runtime has no integer kernel for" in out
+    # And it is true of what ONNX Runtime makes of the model.
+    ran = execute(onnx.load(folder / "q.onnx"), feeds)
+    operators = [node.op_type for node in ran.graph.graph.node]
+    assert "DequantizeLinear" in operators
+    assert not any("QLinear" in each or "Integer" in each for each in operators)
+
+
+def coded_by_cast():
+    codes = np.ones((32, 16), np.int8)
+    nodes = [
+        onnx.helper.make_node("Cast", ["c"], ["f"], to=onnx.TensorProto.FLOAT),
+        onnx.helper.make_node("Mul", ["f", "s"], ["w"]),
+        onnx.helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    return nets.net(nodes, {"c": codes, "s": np.float32(0.1)}, ("n", 32))
+
+
+@pytest.mark.parametrize("make", [coded_by_cast, lambda: onnx.load(branches_int8())])
+def test_models_quantized_in_unusual_places_are_refused(folder, capsys, make):
+    onnx.save(make(), folder / "m.onnx")
+    assert quantize(folder, "--mode", "dynamic") == 2
+    assert "already quantized" in capsys.readouterr().err
+    assert nothing_left(folder)
 
 
 def test_weights_too_large_for_one_file_lie_beside_it(folder, monkeypatch):

@@ -13,13 +13,15 @@ __all__ = ["check_output", "progress"]
 _PATIENCE = 2.0  # seconds of work before a bar is worth its place
 
 
-def check_output(path: Path, force: bool) -> None:
-    """Refuse a path that exists (without `force`) or whose folder does not.
+def check_output(path: Path, force: bool, source: Path | None = None) -> None:
+    """Refuse a path that exists (without `force`), is the source, or whose folder does not exist.
 
     Raises OutputExists or FileUnreadable, before any work is done.
     """
     if path.is_dir():
         raise FileUnreadable("this is a directory", where=str(path), expected="a file to write")
+    if source is not None and path.exists() and source.exists() and path.samefile(source):
+        raise OutputExists("this is the float model itself", where=str(path))
     if path.exists() and not force:
         raise OutputExists("the file exists", where=str(path), todo="--force overwrites it")
     if not path.absolute().parent.is_dir():

@@ -10,6 +10,8 @@ from foldmark.cli.data_option import DATA_HELP, parse_data
 from foldmark.cli.observer_option import observer_from, observer_options
 from foldmark.cli.output_option import check_output, progress
 from foldmark.cli.verify_text import table, wrapped
+from foldmark.formats.onnx_file import read_mapped
+from foldmark.formats.onnx_tensor import external_entries, is_external, model_tensors
 from foldmark.recipes.quantize import quantize_model
 from foldmark.recipes.recipe import Form, MethodName, Mode, Recipe
 from foldmark.recipes.recipe_file import BUILT_IN, find_recipe, recipe_text
@@ -95,7 +97,7 @@ def command(
     if show_recipe:
         click.echo(recipe_text(recipe), nl=False)
         return
-    check_output(output, force)
+    check_output(output, force, model)
     calibration = load_calibration(ranges) if ranges is not None else None
     with progress("quantizing") as step:
         made = quantize_model(
@@ -157,11 +159,18 @@ def _named_by(mode: Mode | None, bits: str | None) -> str:
     return "static" if mode is None else mode.value
 
 
+def _stored_bytes(path: Path) -> int:
+    """Return the size of a model with the weights that lie in other files."""
+    size = path.stat().st_size
+    for tensor in model_tensors(read_mapped(path)):
+        place = external_entries(tensor) if is_external(tensor) else {}
+        if place and Path(place["location"]) != path.resolve():
+            size += int(place["length"])
+    return size
+
+
 def _text(account: Account, recipe: Recipe, source: Path, output: Path) -> str:
-    before = source.stat().st_size
-    after = output.stat().st_size
-    beside = output.with_name(f"{output.name}.data")
-    after += beside.stat().st_size if beside.is_file() else 0
+    before, after = _stored_bytes(source), _stored_bytes(output)
     parts = [
         f"{len(account.done)} operators quantized by recipe {recipe.name!r}; "
         f"{before / 1e6:.2f} MB -> {after / 1e6:.2f} MB, written to {output}.",

@@ -194,7 +194,7 @@ def check(proof: Proof, demands: Demands) -> None:
     """Raise CheckFailed for the first demand that the proof does not meet."""
     if demands.max_drop is not None:
         drop, what = drop_of(proof.quality)
-        if drop > demands.max_drop:
+        if drop > demands.max_drop + 1e-9:  # 0.005 is a bit more to a float
             raise CheckFailed(
                 f"{what} is too large", got=f"{drop:.4g}", expected=f"at most {demands.max_drop:g}"
             )

@@ -30,6 +30,7 @@ from foldmark.recipes.moving import chosen_products, correct_biases, scale_for_a
 from foldmark.recipes.recipe import Form, MethodName, Mode, Recipe
 from foldmark.recipes.recipe_file import recipe_text
 from foldmark.runtimes.batches import Data, DataLike, open_data
+from foldmark.runtimes.inputs import describe_inputs, model_inputs
 from foldmark.surgery.account import Account, Quantized
 from foldmark.surgery.activations import ActivationCodes, plan_pairs
 from foldmark.surgery.choice import Choice, Selection
@@ -73,7 +74,8 @@ class _Work:
             raise NoData(
                 f"{why} needs data",
                 where=f"recipe {self.recipe.name!r}",
-                todo="give --data, or --ranges from foldmark calibrate",
+                expected=f"samples of {describe_inputs(model_inputs(self.model))}",
+                todo="give --data, or --ranges from foldmark calibrate; --data random:64 to try it",
             )
         return self.data
 
@@ -202,6 +204,9 @@ def _ranges(work: _Work, model: onnx.ModelProto, tensors: list[str]) -> dict[str
         batch_size=work.batch_size,
         progress=work.progress,
     )
+    flat = [name for name, each in found.tensors.items() if each.minimum == each.maximum == 0]
+    for name in flat:
+        work.account.note(f"{name}: zero in all samples; its codes have no range to stand for")
     if observer.method is not Method.MIN_MAX:
         same, count = found.unchanged(observer)
         if same:

@@ -1,5 +1,7 @@
 """What is done to a model before it is quantized: opset raised, batch norms folded, checks."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import onnx
 from numpy.typing import NDArray
@@ -18,13 +20,14 @@ _QUANTIZED = {
     *("ConvInteger", "QLinearConv", "QLinearMatMul", "MatMulNBits", "QGemm", "QAttention"),
     *("DynamicQuantizeMatMul", "MatMulIntegerToFloat", "DynamicQuantizeLSTM"),
 }
+_CODES = {onnx.TensorProto.INT8, onnx.TensorProto.UINT8}
 _LONGEST_COMPUTATION = 64
 _IR_FOR_OPSET = {13: 7, 17: 8, 19: 9, 21: 10}
 
 
 def refuse_quantized(model: onnx.ModelProto, where: str) -> None:
     """Raise BadInput when a model already holds quantized operators."""
-    found = [node.op_type for node in model.graph.node if node.op_type in _QUANTIZED]
+    found = [name for graph in _graphs(model.graph) for name in _quantized_in(graph)]
     if found:
         raise BadInput(
             "this model is already quantized",
@@ -32,6 +35,29 @@ def refuse_quantized(model: onnx.ModelProto, where: str) -> None:
             got=f"{len(found)} operators such as {found[0]}",
             expected="the float model it was made from",
         )
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and all that its nodes hold."""
+    yield graph
+    for node in graph.node:
+        for each in node.attribute:
+            for inner in (*([each.g] if each.HasField("g") else []), *each.graphs):
+                yield from _graphs(inner)
+
+
+def _quantized_in(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield the operators of a graph that work on codes; casts of stored 8-bit matrices too."""
+    codes = {
+        tensor.name
+        for tensor in graph.initializer
+        if tensor.data_type in _CODES and len(tensor.dims) > 1
+    }
+    for node in graph.node:
+        if node.op_type in _QUANTIZED:
+            yield node.op_type
+        elif node.op_type == "Cast" and node.input[0] in codes:
+            yield "Cast of stored 8-bit codes"
 
 
 def raise_opset(model: onnx.ModelProto, least: int, account: Account, why: str) -> onnx.ModelProto:

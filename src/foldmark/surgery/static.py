@@ -17,7 +17,15 @@ from foldmark.surgery.choice import Selection
 from foldmark.surgery.editor import Editor, Scope, array_of, attribute, node_name
 from foldmark.surgery.products import PRODUCTS, ChannelFit, Product
 from foldmark.surgery.tables import quantize_table
-from foldmark.surgery.weights import Coded, CodedWeights, Coder, Names, WeightSchemes, packed
+from foldmark.surgery.weights import (
+    Coded,
+    CodedWeights,
+    Coder,
+    Names,
+    WeightSchemes,
+    packed,
+    product_dtype,
+)
 
 __all__ = ["StaticScheme", "quantize_static"]
 
@@ -123,9 +131,23 @@ def _with_pairs(product: Product, work: _Work) -> onnx.NodeProto:
         node.input[2] = _dequantized_bias(product, names.coded, bias, scale, work)
     if product.fit is not ChannelFit.AXIS and work.scheme.of(product).per_channel:
         work.account.note(f"{product.name}: {product.fit.value}; its weight has one scale")
+    if missing := _missing_kernel(product, work.codes):
+        work.account.note(f"{product.name}: {missing}")
     how = f"{work.scheme.of(product).words}, {work.codes.value} activations"
     work.account.done.append(Done(product.name, node.op_type, how, int(np.prod(product.shape))))
     return node
+
+
+def _missing_kernel(product: Product, codes: ActivationCodes) -> str:
+    """Return why ONNX Runtime can't multiply a product's codes as they are, "" where it can."""
+    floats = "codes become floats again before the product"
+    if product.node.op_type == "ConvTranspose":
+        return f"ONNX Runtime has no integer kernel for ConvTranspose; {floats}"
+    if codes in (ActivationCodes.UINT16, ActivationCodes.INT16):
+        return f"ONNX Runtime has no integer kernel for {codes.value} activations; {floats}"
+    if product_dtype(product) != np.float32:
+        return f"ONNX Runtime has no integer kernel with {product_dtype(product)} results; {floats}"
+    return ""
 
 
 def _dequantized_weight(product: Product, names: Names, work: _Work) -> str:
