@@ -29,6 +29,7 @@ from foldmark.recipes.evidence import Evidence, observe_inputs, observe_layers
 from foldmark.recipes.moving import chosen_products, correct_biases, scale_for_awq, smooth
 from foldmark.recipes.recipe import Form, MethodName, Mode, Recipe
 from foldmark.recipes.recipe_file import recipe_text
+from foldmark.recipes.rotating import rotate
 from foldmark.runtimes.batches import Data, DataLike, open_data
 from foldmark.runtimes.inputs import describe_inputs, model_inputs
 from foldmark.surgery.account import Account, Quantized
@@ -119,6 +120,13 @@ def quantize_model(
     return Quantized(made, work.account)
 
 
+def _rotated(work: _Work) -> None:
+    """Rotate the model's streams when the recipe says so."""
+    if MethodName.HADAMARD in work.recipe.methods:
+        first = next(iter(work.samples("hadamard").batches(work.batch_size)))
+        work.model = rotate(work.model, first.feeds, work.account)
+
+
 def _static(work: _Work) -> onnx.ModelProto:
     recipe = work.recipe
     wide = recipe.activations in (ActivationCodes.UINT16, ActivationCodes.INT16)
@@ -144,6 +152,7 @@ def _moved_and_coder(work: _Work) -> Coder:
     """Apply the recipe's methods to the float model and return what makes the codes."""
     methods, account = work.recipe.methods, work.account
     schemes = _schemes(work.recipe)
+    _rotated(work)
     if MethodName.SMOOTHQUANT in methods:
         seen = _inputs(work, "smoothquant")
         work.model = smooth(work.model, seen, work.selection, schemes, account)
@@ -245,6 +254,7 @@ def _weight_only(work: _Work) -> onnx.ModelProto:
     )
     coder: BlockCoder = block_round_to_nearest
     methods = recipe.methods
+    _rotated(work)
     if MethodName.AWQ in methods:
         seen = _inputs(work, "awq")
         work.model = scale_for_awq(work.model, seen, work.selection, scheme, work.account)

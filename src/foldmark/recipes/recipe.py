@@ -35,6 +35,7 @@ class MethodName(Enum):
     GPTQ = "gptq"
     ADAROUND = "adaround"
     SMOOTHQUANT = "smoothquant"
+    HADAMARD = "hadamard"
     AWQ = "awq"
 
 
@@ -45,6 +46,7 @@ _METHOD_MODES = {
     MethodName.GPTQ: (Mode.STATIC, Mode.DYNAMIC, Mode.WEIGHT_ONLY),
     MethodName.ADAROUND: (Mode.STATIC, Mode.DYNAMIC, Mode.WEIGHT_ONLY),
     MethodName.SMOOTHQUANT: (Mode.STATIC, Mode.DYNAMIC),
+    MethodName.HADAMARD: (Mode.STATIC, Mode.DYNAMIC, Mode.WEIGHT_ONLY),
     MethodName.AWQ: (Mode.WEIGHT_ONLY,),
 }
 _DEFAULT_OPERATORS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Gather")
