@@ -158,7 +158,7 @@ def test_the_cost_is_that_of_the_samples_it_names():
     built, feeds = small.qdq_matmul(), {"x": 8 * small.samples(40)["x"]}
     data = open_data(feeds, built)
     execution = execute(built, feeds, optimization=Optimization.EXTENDED, runs=1)
-    cost = saturation_cost(Session(small.float_matmul()), execution, data, 1e10 / 16)
+    cost = saturation_cost(Session(small.float_matmul()), execution, data, 5e10 / 16)
     assert cost.samples == 16
     session = SaturatingSession(execution.graph)
     few = open_data({"x": feeds["x"][:16]}, built)

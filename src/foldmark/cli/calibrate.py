@@ -85,7 +85,7 @@ def _run(
     path: Path, data: str | None, observer: Observer, tensors: tuple[str, ...], batch_size: int
 ) -> Calibration:
     model = read_model(path)
-    samples = open_data(parse_data(data), model)
+    samples = open_data(parse_data(data), model).without_labels()
     with progress("calibrating", samples.samples) as step:
         return calibrate(
             model,

@@ -9,12 +9,12 @@ what earlier ones made of it.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
+from foldmark.kernels.compiled import compiled
 from foldmark.runtimes.onnxruntime import Optimization, Session
 
 __all__ = [
@@ -84,7 +84,7 @@ def integer_products(model: onnx.ModelProto) -> Iterator[IntegerProduct]:
         yield IntegerProduct(node, activation, codes, convolution)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def saturation_errors(
     activations: NDArray[np.uint8], weights: NDArray[np.int8]
 ) -> NDArray[np.int32]:
@@ -229,7 +229,7 @@ class SaturatingSession:
         errors = errors.reshape(*codes.shape[:-1], -1)
         if not dynamic:
             return errors
-        steps = self._value(product.node.input[2], values)
+        steps = self._value(product.node.input[2], values).astype(np.float32)
         return (errors * np.float32(scale) * steps).astype(np.float32)
 
     def _convolution_error(

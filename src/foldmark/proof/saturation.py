@@ -9,12 +9,12 @@ the order of the kernel: k for a MatMul, (row, column, channel) of the window fo
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from foldmark.errors import FoldmarkError
+from foldmark.kernels.compiled import compiled
 from foldmark.proof.quality import Quality, ScoreFunction, measure_quality
 from foldmark.proof.saturating import (
     IntegerProduct,
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _ROWS = 64  # rows of activations examined per operator and batch
-_WORK = 1e10  # multiply-accumulates that the cost is measured on
+_WORK = 5e10  # multiply-accumulates that the cost is measured on
 _LOW, _HIGH = -32768, 32767
 
 
@@ -59,7 +59,7 @@ class Saturation:
     worst: int
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def count_saturated_pairs(
     activations: NDArray[np.uint8], weights: NDArray[np.int8]
 ) -> tuple[int, int]:
@@ -117,7 +117,7 @@ def saturation_cost(
 ) -> SaturationCost | None:
     """Run the model as a processor without VNNI would, and measure what that changes.
 
-    Samples are as many as some 10 ** 10 multiply-accumulates allow, 8 to 512. None when the
+    Samples are as many as some 5 * 10 ** 10 multiply-accumulates allow, 8 to 512. None when the
     graph holds a product that can't be run apart from it.
     """
     limit = max(int(np.clip(_WORK / max(macs_per_sample, 1.0), 8, 512)) // together, 1) * together

@@ -7,7 +7,6 @@ from foldmark.runtimes.timing import Comparison
 
 __all__ = ["bound_sentence", "integer_sentence", "quality_words", "saturation_sentence", "verdict"]
 
-_FAR = 10.0
 _HOW = {
     Executor.FLOAT: "they ran in float, on weights that are float",
     Executor.FLOAT_DECODED: "they ran in float, on weights decoded when the model loads",
@@ -88,15 +87,17 @@ def bound_sentence(proof: Proof) -> str:
             f"It could hardly be faster: products with weights take {100 * bound.product_share:.0f}"
             f" % of the float model's time, so int8 can gain at most {bound.speedup:.2f} times."
         )
-    if bound.speedup > _FAR:
-        return (
-            "Multiplying and reading weights would allow more than ten times; what the float "
-            "kernels and the other operators cost decides."
-        )
+    roofs = bound.roofs
     return (
-        f"At most {bound.speedup:.2f} times faster is possible here: products with weights take "
-        f"{100 * bound.product_share:.0f} % of the float model's time, limited by {limit}."
+        f"At most {bound.speedup:.3g} times faster is possible here: products with weights take "
+        f"{100 * bound.product_share:.0f} % of the float model's time, and are limited by {limit} "
+        f"(measured: {_giga(roofs.float_macs)} float and {_giga(roofs.integer_macs)} integer "
+        f"multiply-accumulates and {_giga(roofs.bytes_read)} bytes read a second)."
     )
+
+
+def _giga(speed: float) -> str:
+    return f"{speed / 1e9:.3g} G"
 
 
 def saturation_sentence(proof: Proof) -> str:

@@ -108,7 +108,7 @@ def quantize_model(
     """
     read = read_mapped(model)
     refuse_quantized(read, "the model" if isinstance(model, onnx.ModelProto) else str(model))
-    samples = None if data is None else open_data(data, read)
+    samples = None if data is None else open_data(data, read).without_labels()
     exclude = (*recipe.exclude, *(o.match for o in recipe.overrides if o.keep_float))
     selection = Selection(Choice(recipe.operators, recipe.include, exclude))
     work = _Work(read, recipe, samples, ranges, Account(), selection, batch_size, progress)

@@ -5,7 +5,7 @@ again; an iterator and a calibration reader can't, so they are read once and kep
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,10 @@ class Data:
         """How many samples there are; one pass over the data."""
         return sum(batch.samples for batch in self.batches(1 << 30))
 
+    def without_labels(self) -> "Data":
+        """Return the same samples for work that needs no labels, whatever stands beside them."""
+        return replace(self, labels=None, label_name="")
+
     def batches(self, size: int) -> Iterator[Batch]:
         """Yield checked batches of at most `size` samples, in order.
 
@@ -107,7 +111,7 @@ class Data:
             )
 
     def _checked(self) -> Iterator[_Chunk]:
-        known = {each.name for each in self.inputs} | {self.label_name}
+        known = {each.name for each in self.inputs} | {self.label_name} - {""}
         for chunk in self.chunks():
             if not isinstance(chunk, Mapping):
                 raise DataMismatch(
