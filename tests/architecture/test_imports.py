@@ -21,7 +21,7 @@ RANKS = {
     "methods": 7,
     "surgery": 8,
     "ledger": 8,
-    "compare": 8,
+    "compare": 9,
     "proof": 8,
     "recipes": 9,
     "report": 10,

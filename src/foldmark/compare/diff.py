@@ -16,7 +16,7 @@ from foldmark.compare.fit import Fit, fit_tensor
 from foldmark.errors import ModelsDiffer, NothingQuantized
 from foldmark.formats.stored import Array, Artefact, StoredTensor, Values
 
-__all__ = ["CodeDifference", "Diff", "TensorDiff", "diff_artefacts"]
+__all__ = ["CodeDifference", "Diff", "TensorDiff", "diff_artefacts", "fit_match", "turned"]
 
 # Tensors searched in full for each pair of schemes; the rest is compared number by number.
 _SEARCHED = 2
@@ -58,7 +58,7 @@ class TensorDiff:
         distance: root mean square between the two sides' numbers, relative to the left's.
         left_error, right_error: root mean square against the float weights, relative to them;
             None without the float model.
-        evidence: how the float original was found, "" without.
+        original: the tensor beside its float original; None without.
     """
 
     match: Match
@@ -69,7 +69,12 @@ class TensorDiff:
     distance: float
     left_error: float | None
     right_error: float | None
-    evidence: str
+    original: Match | None
+
+    @property
+    def evidence(self) -> str:
+        """How the float original was found, "" without."""
+        return "" if self.original is None else self.original.evidence
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +180,7 @@ def _compare(match: Match, original: Match | None, search: bool) -> TensorDiff:
         numbers = match.left.load().dequantize()
         others = match.load_right()
         weights = None if original is None else original.load_right()
-        one, other = _fits(match, weights) if search and weights is not None else (None, None)
+        one, other = fit_match(match, weights) if search and weights is not None else (None, None)
         fields = differences(one, other) if one is not None and other is not None else ()
         return TensorDiff(
             match,
@@ -186,7 +191,7 @@ def _compare(match: Match, original: Match | None, search: bool) -> TensorDiff:
             _relative(numbers - others, numbers),
             None if weights is None else _relative(numbers - weights, weights),
             None if weights is None else _relative(others - weights, weights),
-            "" if original is None else original.evidence,
+            original,
         )
 
 
@@ -196,24 +201,30 @@ def _relative(difference: Array, reference: Array) -> float:
     return off / size if size else off
 
 
-def _fits(match: Match, weights: Array) -> tuple[Fit | None, Fit | None]:
+def fit_match(match: Match, weights: Array) -> tuple[Fit | None, Fit | None]:
+    """Search the rules of both sides; None for a side that no rule can be searched of.
+
+    Args:
+        match: the two tensors.
+        weights: their float original in the left one's layout.
+    """
     left = fit_tensor(match.left, weights) if match.left.layout.is_quantized else None
     if len(match.right) != 1 or not match.right[0].layout.is_quantized:
         return left, None
     right = match.right[0]
-    turned = _turned(weights, right.shape, match)
-    return left, None if turned is None else fit_tensor(right, turned)
+    own = turned(weights, right.shape, match)
+    return left, None if own is None else fit_tensor(right, own)
 
 
-def _turned(weights: Array, shape: tuple[int, ...], match: Match) -> Array | None:
+def turned(weights: Array, shape: tuple[int, ...], match: Match) -> Array | None:
     """Bring weights from the left tensor's layout into the right one's."""
     places = np.arange(int(np.prod(shape))).reshape(shape)
     arranged = match.arrange(places)
     if arranged.size != places.size:
         return None
-    turned = np.empty(places.size, weights.dtype)
-    turned[arranged.reshape(-1)] = weights.reshape(-1)
-    return turned.reshape(shape)
+    moved = np.empty(places.size, weights.dtype)
+    moved[arranged.reshape(-1)] = weights.reshape(-1)
+    return moved.reshape(shape)
 
 
 def _code_difference(match: Match, weights: Array | None) -> CodeDifference | None:

@@ -24,6 +24,7 @@ from foldmark.exact.rule import (
 from foldmark.formats.stored import Array
 
 __all__ = [
+    "Features",
     "FieldDifference",
     "affine_features",
     "differences",

@@ -84,6 +84,7 @@ class Inference:
         zero_point: how the zero point follows; items are blocks.
         affine: how codes follow from values; items are elements.
         pairs: scale and zero point rules that explain all of it together.
+        whole: rules from range to code that explain the most together, in parts.
         decisive: for a field's value that was ruled out, on how many elements it fails.
         mismatch: places in the tensor, C order, that the best option does not explain.
     """
@@ -93,6 +94,7 @@ class Inference:
     zero_point: Stage[ZeroPointRule]
     affine: Stage[AffineRule]
     pairs: tuple[tuple[ScaleRule | None, ZeroPointRule | None], ...]
+    whole: tuple[tuple[ScaleRule | None, ZeroPointRule | None, AffineRule], ...]
     decisive: dict[tuple[str, object], int]
     mismatch: Array
 
@@ -119,13 +121,14 @@ def infer_rule(seen: Observation) -> Inference:
         zero_point, pairs = _search_zero_point(seen, scale)
         grids = _Grids(seen)
         affine, codes, fitting = _search_affine(seen, pairs, grids)
+        whole = tuple((pair.scale, pair.zero_point, rule) for pair, rule in fitting)
         mismatch = seen.places[codes != seen.codes] if affine.options else seen.places[:0, 0]
         decisive = _decisive(seen, affine, pairs, grids)
-    ruled_out = set(pairs[:_PAIRS]) - set(fitting)
+    ruled_out = set(pairs[:_PAIRS]) - {pair for pair, _ in fitting} if fitting else set()
     left = [pair for pair in pairs if pair not in ruled_out]
     scale, zero_point = _only(scale, left, "scale"), _only(zero_point, left, "zero_point")
     together = tuple((pair.scale, pair.zero_point) for pair in left)
-    return Inference(names, scale, zero_point, affine, together, decisive, np.sort(mismatch))
+    return Inference(names, scale, zero_point, affine, together, whole, decisive, np.sort(mismatch))
 
 
 def _only(stage: Stage[T], pairs: list[_Pair], part: str) -> Stage[T]:
@@ -328,8 +331,8 @@ class _Grids:
 
 def _search_affine(
     seen: Observation, pairs: list[_Pair], grids: _Grids
-) -> tuple[Stage[AffineRule], Array, list[_Pair]]:
-    """Return the best options, the codes that the first of them gives, and the pairs of all."""
+) -> tuple[Stage[AffineRule], Array, list[tuple[_Pair, AffineRule]]]:
+    """Return the best options, the codes that the first of them gives, and all with their pair."""
     rows, columns = _screen(seen)
     answers: dict[tuple[object, ...], int] = {}
     scored: list[tuple[tuple[AffineRule, _Pair], int]] = []
@@ -344,7 +347,7 @@ def _search_affine(
             answers[key] = int(np.count_nonzero(found == seen.codes[rows, columns]))
         scored.append(((affine, pair), answers[key]))
     if not scored:
-        return Stage((), 0, seen.codes.size), seen.codes, pairs
+        return Stage((), 0, seen.codes.size), seen.codes, []
     ahead = max(score for _, score in scored)
     slack = max(2, ahead // 2000)
     kept = [option for option, score in scored if score >= ahead - slack]
@@ -353,7 +356,7 @@ def _search_affine(
 
 def _final(
     seen: Observation, options: list[tuple[AffineRule, _Pair]], grids: _Grids
-) -> tuple[Stage[AffineRule], Array, list[_Pair]]:
+) -> tuple[Stage[AffineRule], Array, list[tuple[_Pair, AffineRule]]]:
     found: dict[tuple[object, ...], Array] = {}
     scored = []
     for affine, pair in options:
@@ -367,7 +370,7 @@ def _final(
     best = _best(scored, seen.codes.size)
     kept = tuple(dict.fromkeys(affine for affine, _, _ in best.options))
     codes = found[best.options[0][1]] if best.options else seen.codes
-    fitting = list(dict.fromkeys(pair for _, _, pair in best.options))
+    fitting = [(pair, affine) for affine, _, pair in best.options]
     return Stage(kept, best.agree, best.total), codes, fitting
 
 

@@ -13,7 +13,7 @@ from foldmark.exact.catalog import BFLOAT16, FLOAT16, FLOAT32, INT8, UINT8
 from foldmark.exact.number import FloatFormat, IntegerFormat
 from foldmark.formats.stored import Array, Layout, Values
 
-__all__ = ["Observation", "observe", "to_blocks"]
+__all__ = ["Observation", "codes_format", "observe", "to_blocks"]
 
 # Elements looked at in the search; the winner is then held against all of them.
 _ELEMENTS = 1 << 17
@@ -153,7 +153,7 @@ def _laid_out(parts: _Parts, values: Values, layout: Layout, per_block: _PerBloc
         zero=zero,
         real=real,
         stored_zero=values.zero_point is not None and values.zero_point.ndim > 0,
-        codes_format=_codes_format(layout.number_format),
+        codes_format=codes_format(layout.number_format),
         scale_format=_FORMATS.get(layout.scale_format or "", FLOAT32),
         data=_data_formats(weights),
     )
@@ -190,7 +190,8 @@ def _nearest_to_ties(weights: Array, scale: Array, zero: Array, real: bool) -> A
     return np.take_along_axis(near, order, axis=1)
 
 
-def _codes_format(name: str) -> IntegerFormat:
+def codes_format(name: str) -> IntegerFormat:
+    """Return the codes that a number format by name allows."""
     digits = "".join(c for c in name if c.isdigit())
     bits = int(digits) if digits else 2
     known = {"int8": INT8, "uint8": UINT8}
