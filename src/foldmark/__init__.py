@@ -11,9 +11,11 @@ __version__ = "0.1.0"
 
 _HOMES: dict[str, str] = {
     "Explanation": "foldmark.report.explanation",
+    "Difference": "foldmark.report.difference",
     "FunctionData": "foldmark.runtimes.sources",
     "Metric": "foldmark.ledger.metrics",
     "RandomData": "foldmark.runtimes.sources",
+    "diff": "foldmark.report.difference",
     "explain": "foldmark.report.explain",
     "FoldmarkError": "foldmark.errors",
     "BlockShape": "foldmark.tensors.block",

@@ -195,9 +195,12 @@ def test_the_command(files: tuple[Path, Path, Path], capfd: pytest.CaptureFixtur
     a, b, original = map(str, files)
     assert run(["diff", a, b, "--float", original]) == 0
     out = capfd.readouterr().out
-    assert out.startswith("A and B differ in 3 of 3 weights that both have: divisor.")
+    said = " ".join(out.split())
+    assert said.startswith("A and B differ in 3 of the 3 weights that both have. A divides the")
+    assert "A divides the range by 127; B divides the range by 128." in said
     assert "ONNXRUNTIME_WEIGHT_INT8" in out
-    assert "steps of A's scale" in " ".join(out.split())
+    assert "First code apart: a.weight[" in said
+    assert len(out.splitlines()) <= 30
     assert max(map(len, out.splitlines())) <= 80
     assert run(["diff", a, b, "--float", original, "--json", "-"]) == 0
     document = json.loads(capfd.readouterr().out)

@@ -4,18 +4,14 @@ import textwrap
 
 from foldmark.compare.inspection import Inspection, TensorReport
 from foldmark.formats.stored import StoredTensor
+from foldmark.report.words import printable
 
-__all__ = ["cut", "printable", "text"]
+__all__ = ["cut", "text"]
 
 _WIDTH = 80
 # So many tensors are listed unless all are asked for.
 _LISTED = 8
 _WARNINGS = 12
-
-
-def printable(name: str) -> str:
-    """Return a name from a file with nothing in it that could move a terminal's cursor."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def text(inspection: Inspection, everything: bool) -> str:

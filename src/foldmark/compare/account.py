@@ -13,7 +13,7 @@ from foldmark.exact.rounding import Rounding
 
 __all__ = ["describe_rule", "open_fields"]
 
-_NAMES_SHOWN = 3
+_NAMES_SHOWN = 2
 
 
 def describe_rule(fit: Fit) -> str:
@@ -21,7 +21,7 @@ def describe_rule(fit: Fit) -> str:
     if fit.inference is None or fit.seen is None:
         return f"{fit.layout.packing}: no rule of scale and rounding is searched behind this form"
     granularity = fit.layout.granularity(fit.tensor.shape)
-    words = [f"{fit.layout.number_format}, {granularity}", _range(fit)]
+    words = [f"{fit.layout.number_format} {granularity}", _range(fit)]
     if fit.residuals is not None and fit.residuals.suspect is not Suspect.NEAREST:
         words.append(f"{fit.residuals.suspect.value} ({fit.residuals.sentence})")
     else:
@@ -32,13 +32,13 @@ def describe_rule(fit: Fit) -> str:
 def _range(fit: Fit) -> str:
     assert fit.inference is not None
     if not fit.inference.scale.options:
-        return f"scale is {fit.shrunk}" if fit.shrunk else ""
+        return f"scale {fit.shrunk}" if fit.shrunk else ""
     common = features_in_common(tuple(map(scale_features, fit.inference.scale.options)))
     range_words = words_for(common["range"]) if "range" in common else "the block's range"
     range_words = f"({range_words})" if " - " in range_words else range_words
     divisor = f" / {words_for(common['divisor'])}" if "divisor" in common else ""
     stored = words_for(common["scale stored as"]) if "scale stored as" in common else ""
-    return f"scale = {range_words}{divisor}" + (f" in {stored}" if stored else "")
+    return f"scale {range_words}{divisor}" + (f" in {stored}" if stored else "")
 
 
 def _rounding(fit: Fit) -> str:
@@ -48,7 +48,7 @@ def _rounding(fit: Fit) -> str:
         return f"codes follow no rule of the search ({stage.agree / max(1, stage.total):.2%})"
     common = features_in_common(tuple(affine_features(o, codes) for o in stage.options))
     words = [words_for(common[name]) for name in ("rounding", "order", "scaling") if name in common]
-    return "codes: " + ", ".join(words) if words else "codes: rounded to nearest"
+    return ", ".join(words) if words else "rounded to nearest"
 
 
 def _consistent(fit: Fit) -> str:
@@ -58,7 +58,7 @@ def _consistent(fit: Fit) -> str:
         return ""
     shown = ", ".join(names[:_NAMES_SHOWN])
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return f". Consistent with {shown}{more}"
+    return f". Fits {shown}{more}"
 
 
 def open_fields(fit: Fit) -> list[str]:

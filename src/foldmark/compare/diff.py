@@ -13,6 +13,7 @@ import numpy as np
 from foldmark.compare.align import Alignment, Match, align
 from foldmark.compare.difference import FieldDifference, differences
 from foldmark.compare.fit import Fit, fit_tensor
+from foldmark.compare.traces import find_traces
 from foldmark.errors import ModelsDiffer, NothingQuantized
 from foldmark.formats.stored import Array, Artefact, StoredTensor, Values
 
@@ -20,6 +21,8 @@ __all__ = ["CodeDifference", "Diff", "TensorDiff", "diff_artefacts", "fit_match"
 
 # Tensors searched in full for each pair of schemes; the rest is compared number by number.
 _SEARCHED = 2
+# Without the float model so many weights are asked what their own codes show.
+_TRACED = 4
 _WIDE = ("int32", "int64", "uint32")
 
 
@@ -87,6 +90,7 @@ class Diff:
         tensors: weights that are in both, quantized in at least one, in file order.
         left_only, right_only: quantized weights without a partner.
         without_original: matched weights that the float file lacks.
+        traces: what each side's codes and scales show of themselves; without the float file.
     """
 
     left: Artefact
@@ -96,6 +100,7 @@ class Diff:
     left_only: tuple[StoredTensor, ...]
     right_only: tuple[StoredTensor, ...]
     without_original: tuple[str, ...]
+    traces: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
 
 def diff_artefacts(
@@ -142,7 +147,16 @@ def diff_artefacts(
         if progress is not None:
             progress(place + 1, len(kept))
     missing = tuple(m.left.name for m in kept if original and m.left.name not in originals)
-    return Diff(left, right, original, tuple(tensors), *_left_over(sides), missing)
+    shown = ((), ()) if original is not None else (_traces(tensors, 0), _traces(tensors, 1))
+    return Diff(left, right, original, tuple(tensors), *_left_over(sides), missing, shown)
+
+
+def _traces(tensors: list[TensorDiff], side: int) -> tuple[str, ...]:
+    """Return what the first quantized weights of a side show, each sentence once."""
+    stored = [t.match.left if side == 0 else t.match.right[0] for t in tensors]
+    quantized = [tensor for tensor in stored if tensor.layout.is_quantized]
+    said = dict.fromkeys(find_traces(tensor).sentence() for tensor in quantized[:_TRACED])
+    return tuple(words for words in said if words)
 
 
 def _weights(artefact: Artefact) -> tuple[StoredTensor, ...]:

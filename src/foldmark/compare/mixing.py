@@ -26,6 +26,7 @@ from foldmark.exact.number import IntegerFormat
 from foldmark.exact.rounding import Rounding
 from foldmark.exact.rule import (
     AffineRule,
+    Extent,
     Infinity,
     NotANumber,
     Rule,
@@ -209,7 +210,7 @@ _OF_THE_GRID = {
     "rounding of the zero point",
     "code range",
 }
-GRID, METHOD, FLOAT = "scales", "method", "quantized at all"
+GRID, METHOD, FLOAT = "scales", "method", "left in float"
 
 
 @dataclass(eq=False)
@@ -252,16 +253,8 @@ class Mixture:
             return ("quantized", "float") if self.left.block else ("float", "quantized")
         if name == GRID or self._pair is None:
             return "its own scales", "its own scales"
-        one, other = self._pair
-        if name == "block shape":
-            shape = self.exact.shape
-            return _granularity(one.block, shape), _granularity(other.block, shape)
-        if name in ("range", "number format"):
-            return _range_words(one), _range_words(other)
-        parts = name.split(" and ") if name in ("order and scaling",) else [name]
-        sides = [_features((rules.scale, rules.zero, rules.affine)) for rules in (one, other)]
-        said = [", ".join(words_for(side.get(part)) for part in parts) for side in sides]
-        return said[0], said[1]
+        one, other = (_said(rules, name, self.exact.shape) for rules in self._pair)
+        return one, other
 
     @cached_property
     def _pair(self) -> tuple[_Rules, _Rules] | None:
@@ -335,17 +328,30 @@ def _apart(one: _Rules, other: _Rules) -> list[str]:
     return [name for name in _EDITS if name in names]
 
 
-def _granularity(block: tuple[int, ...], shape: tuple[int, ...]) -> str:
-    return Layout("", block).granularity(shape)
+def _said(rules: _Rules, name: str, shape: tuple[int, ...]) -> str:
+    """Return in words what a rule does about a decision."""
+    if name == "block shape":
+        return Layout("", rules.block).granularity(shape)
+    if name == "range":
+        return _range_words(rules)
+    if name == "number format":
+        return f"{_codes_words(rules)}, {_range_words(rules)}"
+    parts = name.split(" and ") if name == "order and scaling" else [name]
+    features = _features((rules.scale, rules.zero, rules.affine))
+    return ", ".join(words_for(features.get(part)) for part in parts)
+
+
+def _codes_words(rules: _Rules) -> str:
+    return f"{'int' if rules.affine.codes.signed else 'uint'}{rules.affine.codes.bits}"
 
 
 def _range_words(rules: _Rules) -> str:
     extent = words_for(rules.scale.extent)
     extent = f"({extent})" if " - " in extent else extent
     words = f"{extent} / {words_for(rules.scale.denominator)}"
-    symmetric = rules.zero.form is ZeroForm.FIXED
-    codes = f"{'int' if rules.affine.codes.signed else 'uint'}{rules.affine.codes.bits}"
-    return f"{codes}, {words}, {'fixed' if symmetric else 'computed'} zero point"
+    # Only a zero point that does not go with such a range is worth a word.
+    fixed, magnitude = rules.zero.form is ZeroForm.FIXED, rules.scale.extent is Extent.MAGNITUDE
+    return words if fixed == magnitude else f"{words}, {'fixed' if fixed else 'own'} zero point"
 
 
 def _by_rule(exact: Array, rules: _Rules) -> Array:

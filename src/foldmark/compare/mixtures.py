@@ -99,9 +99,8 @@ def _explained(
     key = tuple((t.layout.packing, t.layout.number_format) for t in stored)
     fits = (tensor.left, tensor.right)
     pair = known.get(key)
-    if None in fits and pair is not None:
-        if all(explains(made, exact, rule) for made, rule in zip(mades, pair, strict=True)):
-            return [replace(made, whole=(rule,)) for made, rule in zip(mades, pair, strict=True)]
+    if None in fits and pair is not None and all(map(explains, mades, (exact, exact), pair)):
+        return [replace(made, whole=(rule,)) for made, rule in zip(mades, pair, strict=True)]
     if None in fits and tensor.original is not None:
         fits = fit_match(tensor.match, tensor.original.load_right())
     found = [

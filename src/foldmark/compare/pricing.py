@@ -10,6 +10,7 @@ swapped; what more than two of them do together is the line `together`. Every sw
 by the ledger's what-if (no quantized model runs for it) and then run in ONNX Runtime.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -343,10 +344,13 @@ class _Pricing:
         self.swaps: dict[str, _Swap] = {}
         self.units: dict[str, Unit] = {}
         self.counts: dict[str, int] = {}
+        every: dict[str, list[Unit]] = {}
         for mixture in self.mixtures.values():
             for unit in mixture.units:
-                self.units.setdefault(unit.name, unit)
-                self.counts[unit.name] = self.counts.get(unit.name, 0) + 1
+                every.setdefault(unit.name, []).append(unit)
+        for name, units in every.items():
+            self.units[name] = _joined(units)
+            self.counts[name] = len(units)
         self.sums = np.zeros(4)  # M(A), M(B) on real kernels, then in simulation
         self.weight = 0.0
         self.samples = 0
@@ -416,7 +420,7 @@ class _Pricing:
     def _swap(self, swap: _Swap, name: str, one: _Seen, other: _Seen) -> None:
         """Put B's choice into A, and A's choice back into B."""
         everything = set(self.units) - {_ACTIVATIONS}
-        guesses = []
+        guesses: list[float | None] = []
         for seen, own, taken in ((one, 0, {name}), (other, 1, everything - {name})):
             weights = self._mixed(taken, own)
             if not weights.keys() & seen.runnable.sites.keys():
@@ -537,6 +541,18 @@ class _Pricing:
             data.is_random,
             (*dict.fromkeys((*self.left.models.notes, *self.right.models.notes)), *self.notes),
         )
+
+
+def _joined(units: Sequence[Unit]) -> Unit:
+    """Return one unit for all weights, with the words of the commonest two kinds."""
+    said = []
+    for side in ("left", "right"):
+        words = [word for word, _ in Counter(getattr(u, side) for u in units).most_common(2)]
+        start, _, last = words[0].rpartition(" ")
+        # "per axis 0 or 1": what both begin with is said once.
+        rest = [word.removeprefix(f"{start} ") if last else word for word in words[1:]]
+        said.append(" or ".join([words[0], *rest]))
+    return Unit(units[0].name, said[0], said[1])
 
 
 def _changes(seen: _Seen, weights: Arrays) -> dict[str, Array]:

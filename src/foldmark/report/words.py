@@ -4,7 +4,7 @@ from textwrap import fill
 
 from foldmark.graphs.sites import Site, SiteKind
 
-__all__ = ["counted", "fitted", "number", "percent", "site_title", "wrapped"]
+__all__ = ["counted", "fitted", "number", "percent", "printable", "site_title", "wrapped"]
 
 _GENERIC = ("_output_0", "_QuantizeLinear", "_DequantizeLinear", "_Output")
 
@@ -41,6 +41,11 @@ def fitted(text: str, width: int) -> str:
         return text
     tail = (width - 1) * 2 // 3
     return f"{text[: width - 1 - tail]}…{text[-tail:]}"
+
+
+def printable(name: str) -> str:
+    """Return a name from a file with nothing in it that could move a terminal's cursor."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def site_title(site: Site) -> str:

@@ -2,13 +2,14 @@
 
 from foldmark.compare.diff import Diff, TensorDiff
 from foldmark.compare.fit import Fit
+from foldmark.compare.pricing import Prices
 
-__all__ = ["diff_document"]
+__all__ = ["to_json"]
 
 _SCHEMA = "foldmark.diff/1"
 
 
-def diff_document(diff: Diff) -> dict[str, object]:
+def to_json(diff: Diff, prices: Prices | None = None) -> dict[str, object]:
     """Return plain dictionaries, lists, strings and numbers."""
     return {
         "schema": _SCHEMA,
@@ -19,6 +20,41 @@ def diff_document(diff: Diff) -> dict[str, object]:
         "left_only": [tensor.name for tensor in diff.left_only],
         "right_only": [tensor.name for tensor in diff.right_only],
         "without_original": list(diff.without_original),
+        "prices": None if prices is None else _prices(prices),
+    }
+
+
+def _prices(prices: Prices) -> dict[str, object]:
+    return {
+        "metric": prices.metric.title,
+        "outputs": list(prices.outputs),
+        "left": prices.left,
+        "right": prices.right,
+        "difference": prices.difference,
+        "samples": prices.samples,
+        "data": prices.data,
+        "random": prices.is_random,
+        "decisions": [
+            {
+                "decision": price.unit.name,
+                "left": price.unit.left,
+                "right": price.unit.right,
+                "weights": price.weights,
+                "predicted": price.predicted,
+                "measured": price.measured,
+                "into_left": price.into_left,
+                "out_of_right": price.out_of_right,
+                "share": price.share,
+            }
+            for price in prices.prices
+        ],
+        "together": prices.together,
+        "kernel": prices.kernel,
+        "activations": [
+            {"name": each.name, "left": each.left, "right": each.right, "amount": each.amount}
+            for each in prices.activations
+        ],
+        "notes": list(prices.notes),
     }
 
 

@@ -1,0 +1,306 @@
+"""A comparison as text: one screen of 80 columns, or everything."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from textwrap import wrap
+
+from foldmark.compare.account import describe_rule, open_fields
+from foldmark.compare.diff import Diff, TensorDiff
+from foldmark.compare.difference import FieldDifference
+from foldmark.compare.pricing import Price, Prices
+from foldmark.formats.stored import StoredTensor
+from foldmark.report.difference_words import doing
+from foldmark.report.words import counted, fitted, number, percent, printable, wrapped
+
+__all__ = ["render", "verdict"]
+
+_SAID = 3
+_LARGEST = 3
+_LISTED = 3
+_ACTIVATIONS = 2
+# The verdict names decisions of at least this part.
+_NOTABLE = 0.05
+# A decision that moves the output by less than this part of the difference is worth nothing.
+_NOTHING = 0.005
+
+
+def render(diff: Diff, prices: Prices | None, *, everything: bool) -> str:
+    """Return the verdict, the decisions, each side's rule, the weights, what is left."""
+    parts = [
+        verdict(diff, prices) + _first_code(diff),
+        _decisions(diff, everything) if prices is None else _priced(prices, everything),
+        _rules(diff, everything),
+        _weights(diff, everything),
+        _left_over(diff, prices, everything),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def verdict(diff: Diff, prices: Prices | None) -> str:
+    """Say what each side does and what the difference costs."""
+    changed = sum(tensor.distance > 0 for tensor in diff.tensors)
+    weights = counted(len(diff.tensors), "weight")
+    said = _said(diff, prices)
+    if not changed and not said:
+        return wrapped(f"A and B hold the same numbers in all of the {weights} that both have.")
+    sentence = f"A and B differ in {changed} of the {weights} that both have"
+    if said:
+        left = _listed([doing(name, words) for name, words, _ in said])
+        right = _listed([doing(name, words) for name, _, words in said])
+        sentence += f". A {left}; B {right}."
+    elif diff.original is None:
+        sentence += "; name the float model (--float) to have the rules found."
+    else:
+        sentence += ", in no decision that these weights can show."
+    if prices is not None:
+        sentence += " " + _worth(prices)
+    return wrapped(printable(sentence))
+
+
+def _said(diff: Diff, prices: Prices | None) -> list[tuple[str, str, str]]:
+    """Return the decisions that the verdict names: (name, A's words, B's words)."""
+    if prices is not None and prices.prices:
+        first = prices.prices[0]
+        worth = [p for p in prices.prices if p is first or abs(p.share) >= _NOTABLE]
+        return [(p.unit.name, p.unit.left, p.unit.right) for p in worth[:_SAID]]
+    fields = dict.fromkeys((f.field, f.left, f.right) for f, _ in _summed(diff))
+    return list(fields)[:_SAID]
+
+
+def _listed(phrases: Sequence[str]) -> str:
+    kept = list(dict.fromkeys(phrases))
+    if len(kept) < 2:
+        return "".join(kept)
+    return ", ".join(kept[:-1]) + f" and {kept[-1]}"
+
+
+def _worth(prices: Prices) -> str:
+    """Say what the decisions cost at the output."""
+    drawn = " of random data" if prices.is_random else ""
+    sentence = (
+        f"At the output ({prices.metric.title}, {counted(prices.samples, 'sample')}{drawn}) A is "
+        f"{number(prices.left, 3)} and B {number(prices.right, 3)} from the float model"
+    )
+    if not prices.prices or not prices.difference:
+        return sentence + "."
+    parts = [
+        f"{percent(p.share, 0)} {'is ' if place == 0 else ''}the {_short(p)}"
+        for place, p in enumerate(prices.prices[:_SAID])
+        if abs(p.share) >= _NOTHING
+    ]
+    idle = [f"the {_short(p)}" for p in prices.prices if abs(p.share) < _NOTHING]
+    worth = f"{sentence}. Of the difference {_listed(parts)}" if parts else sentence
+    return worth + (f"; {_listed(idle[:_SAID])} is worth nothing." if idle else ".")
+
+
+def _short(price: Price) -> str:
+    return {"left in float": "weights left in float"}.get(price.unit.name, price.unit.name)
+
+
+def _first_code(diff: Diff) -> str:
+    """Return the first code that the two part on, with its numbers."""
+    for tensor in diff.tensors:
+        codes = tensor.codes
+        if codes is None or codes.index is None:
+            continue
+        name = fitted(printable(tensor.match.left.name), 45)
+        index = ", ".join(str(i) for i in codes.index)
+        sentence = f"First code apart: {name}[{index}], "
+        if codes.weight is None or codes.left_exact is None or codes.right_exact is None:
+            sentence += f"{codes.left} and {codes.right}"
+        elif codes.left_exact == codes.right_exact:
+            sentence += f"{codes.left_exact:.6g} steps -> {codes.left} in A, {codes.right} in B"
+        else:
+            sentence += (
+                f"{codes.left_exact:.5g} steps -> {codes.left} in A, "
+                f"{codes.right_exact:.5g} -> {codes.right} in B"
+            )
+        share = percent(codes.count / codes.total, 0) if codes.count * 100 >= codes.total else ""
+        many = f"{share or format(codes.count, ',')} of its codes differ"
+        return "\n" + wrapped(f"{sentence} ({many}).")
+    return ""
+
+
+def _row(cells: Sequence[str], widths: Sequence[int], numbers: str = "") -> list[str]:
+    """Return a row whose cells are wrapped, its numbers on the first line."""
+    wrapped_cells = [
+        wrap(printable(cell), width) or [""] for cell, width in zip(cells, widths, strict=True)
+    ]
+    lines = []
+    for place in range(max(map(len, wrapped_cells))):
+        line = " ".join(
+            f"{cell[place] if place < len(cell) else '':<{width}}"
+            for cell, width in zip(wrapped_cells, widths, strict=True)
+        )
+        lines.append((line + (numbers if place == 0 else "")).rstrip())
+    return lines
+
+
+def _priced(prices: Prices, everything: bool) -> str:
+    """Return the decisions with their price at the output, the sum beside what was measured."""
+    widths, difference = (17, 17, 18), prices.difference * prices.metric.harm
+    head = f"{'what differs':<17} {'A':<17} {'B':<18}{'predicted':>9}{'measured':>9}{'share':>6}"
+    lines = [head]
+    for price in prices.prices:
+        count = f" ({price.weights})" if price.weights else ""
+        names = (price.unit.name + count, price.unit.left, price.unit.right)
+        lines += _row(names, widths, _amounts(price.predicted, price.measured, difference))
+    rest = [
+        ("together, not alone", prices.together),
+        ("real kernels, not simulated", prices.kernel),
+    ]
+    for words, amount in rest:
+        if difference and abs(amount) >= _NOTHING / 5 * abs(difference):
+            lines.append(f"{words:<54}{_amounts(None, amount, difference)}")
+    total = sum(price.measured for price in prices.prices) + prices.together + prices.kernel
+    known = [price.predicted for price in prices.prices]
+    predicted = sum(p for p in known if p is not None) if None not in known else None
+    lines.append(
+        f"{'sum; the difference measured is ' + number(difference, 4):<54}"
+        f"{_amounts(predicted, total, difference)}"
+    )
+    return "\n".join([*lines, *_activations(prices, everything)])
+
+
+def _amounts(predicted: float | None, measured: float, difference: float) -> str:
+    guess = "-" if predicted is None else number(predicted, 2)
+    share = percent(measured / difference, 0) if difference else "-"
+    return f"{guess:>9}{number(measured, 2):>9}{share:>6}"
+
+
+def _activations(prices: Prices, everything: bool) -> list[str]:
+    """Return the activations that are quantized differently, the most costly first."""
+    difference = prices.difference * prices.metric.harm
+    if not prices.activations or not difference:
+        return []
+    if not everything:
+        most = [
+            f"{_value_name(each.name)} {percent(each.amount / difference, 0)}"
+            for each in prices.activations[:_ACTIVATIONS]
+        ]
+        return [wrapped("of the activations mostly " + ", ".join(most), later="  ")]
+    lines = ["", f"{'activations':<27} {'A':<17} {'B':<17}{'amount':>9}{'share':>6}"]
+    for each in prices.activations:
+        cells = (fitted(printable(each.name), 27), each.left, each.right)
+        amounts = f"{number(each.amount, 2):>9}{percent(each.amount / difference, 0):>6}"
+        lines += _row(cells, (27, 17, 17), amounts)
+    return lines
+
+
+def _value_name(name: str) -> str:
+    return fitted(printable(name).removesuffix("_output_0").lstrip("/"), 62)
+
+
+def _summed(diff: Diff) -> list[tuple[FieldDifference, int]]:
+    """Join equal differences of the searched weights, the commonest first."""
+    counts: dict[tuple[str, str, str], tuple[FieldDifference, int]] = {}
+    for tensor in diff.tensors:
+        for field in tensor.fields:
+            key = (field.field, field.left, field.right)
+            first, seen = counts.get(key, (field, 0))
+            counts[key] = (first, seen + 1)
+    return sorted(counts.values(), key=lambda item: -item[1])
+
+
+def _decisions(diff: Diff, everything: bool) -> str:
+    """Return the decisions that differ, on how many of the searched weights."""
+    fields = _summed(diff)
+    if not fields:
+        return ""
+    searched = sum(t.left is not None and t.right is not None for t in diff.tensors)
+    lines = [f"{'what differs':<18} {'A':<25} {'B':<25} {'weights':>8}"]
+    for field, seen in fields:
+        cells = (field.field, field.left, field.right)
+        lines += _row(cells, (18, 25, 25), f" {f'{seen} of {searched}':>8}")
+        if field.alternatives:
+            others = "; ".join(field.alternatives)
+            lines.append(
+                wrapped(f"or, which these weights can't tell: {others}", first="  ", later="    ")
+            )
+        if field.evidence and (everything or len(fields) < _SAID):
+            lines.append(wrapped(printable(field.evidence), first="  ", later="    "))
+    return "\n".join(lines)
+
+
+def _rules(diff: Diff, everything: bool) -> str:
+    """Say how each side was made: the form that most weights have, or every form."""
+    if diff.original is None:
+        return _traces(diff)
+    lines = []
+    for name, side in (("A", 0), ("B", 1)):
+        counts = Counter(_form(tensor) for tensor in _quantized(diff, side))
+        found: dict[tuple[str, str], str] = {}
+        for tensor in diff.tensors:
+            fit = (tensor.left, tensor.right)[side]
+            if fit is None:
+                continue
+            words, undecided = describe_rule(fit), open_fields(fit)
+            if everything and undecided:
+                words += ". Open: " + "; ".join(undecided)
+            found.setdefault(_form(fit.tensor), words)
+        chosen = sorted(found, key=lambda form: -counts[form])
+        for form in chosen if everything else chosen[:1]:
+            lines.append(wrapped(printable(f"{name}: {found[form]}."), later="   "))
+    return "\n".join(lines)
+
+
+def _form(tensor: StoredTensor) -> tuple[str, str]:
+    return tensor.layout.packing, tensor.layout.number_format
+
+
+def _traces(diff: Diff) -> str:
+    """Without the float model: what codes and scales show of themselves."""
+    lines = [
+        wrapped(printable(f"{name}: {words}."), later="   ")
+        for name, said in zip("AB", diff.traces, strict=True)
+        for words in said
+    ]
+    return (
+        "\n".join(["what codes and scales show, the float weights unseen", *lines]) if lines else ""
+    )
+
+
+def _quantized(diff: Diff, side: int) -> list[StoredTensor]:
+    tensors = [t.match.left if side == 0 else t.match.right[0] for t in diff.tensors]
+    return [tensor for tensor in tensors if tensor.layout.is_quantized]
+
+
+def _weights(diff: Diff, everything: bool) -> str:
+    changed = sorted((t for t in diff.tensors if t.distance > 0), key=_weight_error, reverse=True)
+    if not changed:
+        return ""
+    known = diff.original is not None
+    shown = changed if everything else changed[:_LARGEST]
+    title = "weights whose error changes most" if known else "weights that differ most"
+    if len(changed) > len(shown):
+        title += " (--all: all)"
+    head = f"{title:<44}{'A to B':>12}"
+    lines = [head + (f"{'A error':>12}{'B error':>12}" if known else "")]
+    for tensor in shown:
+        line = f"{fitted(printable(tensor.match.left.name), 43):<44}{tensor.distance:>12.3%}"
+        if tensor.left_error is not None and tensor.right_error is not None:
+            line += f"{tensor.left_error:>12.3%}{tensor.right_error:>12.3%}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _weight_error(tensor: TensorDiff) -> float:
+    if tensor.left_error is None or tensor.right_error is None:
+        return tensor.distance
+    return abs(tensor.left_error - tensor.right_error)
+
+
+def _left_over(diff: Diff, prices: Prices | None, everything: bool) -> str:
+    lines = []
+    for words, names in (
+        ("Only in A", [t.name for t in diff.left_only]),
+        ("Only in B", [t.name for t in diff.right_only]),
+        ("Not found in the float model", list(diff.without_original)),
+    ):
+        if names:
+            shown = names if everything else names[:_LISTED]
+            more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+            lines.append(wrapped(printable(f"{words}: {', '.join(shown)}{more}."), later="  "))
+    notes: Iterable[str] = () if prices is None else prices.notes
+    lines += [wrapped(printable(note)) for note in notes]
+    return "\n".join(lines)

@@ -1,0 +1,52 @@
+"""Decisions as a person would say them: "rounds to nearest, ties to the even one"."""
+
+__all__ = ["doing"]
+
+# A decision by name -> what a side does, its own words put in.
+_PHRASES = {
+    "block shape": "has its scales {}",
+    "number format": "stores {}",
+    "range": "takes {} as its range",
+    "divisor": "divides the range by {}",
+    "scale stored as": "stores its scale in {}",
+    "precision of the scale": "computes its scale in {}",
+    "tiny ranges": "treats tiny ranges thus: {}",
+    "zero in the range": "has zero {}",
+    "tie of the extremes": "breaks a tie of the extremes for {}",
+    "zero point": "has its zero point {}",
+    "rounding of the zero point": "rounds its zero point to {}",
+    "precision of the zero point": "computes its zero point in {}",
+    "scale of the zero point": "computes its zero point from the scale {}",
+    "rounding": "rounds to {}",
+    "order": "computes {}",
+    "scaling": "computes {}",
+    "order and scaling": "computes {}",
+    "scale of the codes": "computes codes with the scale {}",
+    "precision": "computes codes in {}",
+    "code range": "uses the {} range of codes",
+    "scales": "has {}",
+    "left in float": "leaves weights in {}",
+    "activations": "quantizes activations ({})",
+}
+_AS_THEY_ARE = {
+    ("activations", "float"): "leaves activations in float",
+    ("left in float", "quantized"): "quantizes those",
+    ("left in float", "float"): "leaves some weights in float",
+    ("rounding", "the fraction is dropped"): "drops the fraction",
+    ("rounding", "toward minus infinity"): "rounds toward minus infinity",
+    ("rounding", "toward plus infinity"): "rounds toward plus infinity",
+    ("method", "rounding"): "rounds to nearest",
+    ("method", "rounding to nearest"): "rounds to nearest",
+    ("one place", "rounding to nearest"): "rounds to nearest everywhere",
+}
+
+
+def doing(decision: str, words: str) -> str:
+    """Return what a side does: a verb and its words."""
+    if (decision, words) in _AS_THEY_ARE:
+        return _AS_THEY_ARE[decision, words]
+    if decision in ("method", "one place"):
+        return f"made its codes by {words.partition(':')[0].partition(', as in')[0]}"
+    if decision not in _PHRASES:
+        return f"has {decision}: {words}"
+    return _PHRASES[decision].format(words)
