@@ -9,10 +9,19 @@ import pytest
 from safetensors.numpy import save_file
 
 from foldmark.cli.main import run
+from foldmark.compare import inspection as inspection_module
+from foldmark.compare import records as records_module
 from foldmark.compare import tally as tally_module
-from foldmark.compare.inspection import Inspection, TensorReport, inspect_artefact
+from foldmark.compare import traces as traces_module
+from foldmark.compare.inspection import (
+    Inspection,
+    TensorReport,
+    inspect_artefact,
+    inspect_tensor,
+)
 from foldmark.compare.tally import tally
 from foldmark.formats.opening import open_artefact
+from foldmark.formats.stored import StoredTensor
 
 RNG = np.random.default_rng(20268)
 
@@ -47,7 +56,7 @@ def test_codes_in_use(file: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "words"),
     [
-        (3, 0.0, "1 of 40 scales are zero"),
+        (3, 0.0, "1 of 40 scales is zero"),
         (4, np.inf, "infinite"),
         (5, np.nan, "NaN"),
         (6, 1e-7, "subnormal in float16"),
@@ -146,26 +155,122 @@ def test_traces_of_the_scale(file: Path, scale: np.ndarray, words: str) -> None:
     assert bool(words) == bool(traces.scale_grid)
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q5_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"])
-@pytest.mark.parametrize("compiled", [False, True])
-def test_counting_in_the_bytes_is_counting_codes(
-    kind: str, compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tally_module, "_COMPILE_FROM", 0 if compiled else 1 << 40)
+BLOCK_TYPES = (
+    "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
+    "IQ4_XS", "MXFP4", "TQ1_0", "TQ2_0",
+)  # fmt: skip
+
+
+def random_gguf(path: Path, kind: str, rows: int, columns: int = 512) -> StoredTensor:
+    """Write random blocks, which hold every scale there is: NaN, infinite, zero, subnormal."""
     number = gguf.GGMLQuantizationType[kind]
     elements, nbytes = gguf.GGML_QUANT_SIZES[number]
-    raw = RNG.integers(0, 256, (5, 512 // elements * nbytes), dtype=np.uint8)
-    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "t")
+    raw = RNG.integers(0, 256, (rows, columns // elements * nbytes), dtype=np.uint8)
+    raw[0, : nbytes * 2] = 0
+    writer = gguf.GGUFWriter(path, "t")
     writer.add_tensor("w", raw, raw_dtype=number)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    values = open_artefact(tmp_path / "m.gguf").tensors[0].load()
+    return open_artefact(path).tensors[0]
+
+
+@pytest.mark.parametrize("kind", BLOCK_TYPES)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_counting_in_the_bytes_is_counting_codes(
+    kind: str, compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tally_module, "_COMPILE_FROM", 0 if compiled else 1 << 40)
+    values = random_gguf(tmp_path / "m.gguf", kind, 5).load()
     counts = np.zeros(256, np.int64)
     tally(values, counts)
     expected = np.bincount(values.codes.view(np.uint8).reshape(-1), minlength=256)
     np.testing.assert_array_equal(counts, expected)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in BLOCK_TYPES if kind != "TQ1_0"])
+@pytest.mark.parametrize("shape", [(9, 512), (1, 4608)])
+def test_records_tell_what_values_tell(
+    kind: str, shape: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pass over raw blocks, which large tensors take, says what the plain one says."""
+    tensor = random_gguf(tmp_path / "m.gguf", kind, *shape)
+    monkeypatch.setattr(records_module, "_COMPILE_FROM", 0)
+    monkeypatch.setattr(records_module, "_PIECE_BYTES", 1000)
+    reports = []
+    with np.errstate(all="ignore"):
+        for small in (0, 1 << 40):
+            monkeypatch.setattr(inspection_module, "_SMALL", small)
+            reports.append(inspect_tensor(tensor))
+            monkeypatch.setattr(records_module, "_COMPILE_FROM", 1 << 40)
+        scale = tensor.load().scale
+    assert scale is not None
+    one, other = reports
+    assert (one.codes, one.scales, one.setter) == (other.codes, other.scales, other.setter)
+    assert (one.traces, one.warnings) == (other.traces, other.warnings)
+    assert one.scales is not None
+    magnitude = np.abs(scale)
+    assert one.scales.zero == np.count_nonzero(magnitude == 0)
+    assert one.scales.nan == np.count_nonzero(np.isnan(magnitude))
+    assert one.scales.infinite == np.count_nonzero(np.isinf(magnitude))
+    assert one.scales.negative == np.count_nonzero(scale < 0)
+    usable = magnitude[np.isfinite(magnitude) & (magnitude > 0)]
+    assert (one.scales.smallest, one.scales.largest) == (usable.min(), usable.max())
+    assert one.setter is not None
+    # the setter is the largest element of the block with the largest scale
+    with np.errstate(all="ignore"):
+        numbers = np.abs(tensor.load().dequantize()).reshape(-1, tensor.layout.block[-1])
+    block = int(np.argmax(np.where(np.isfinite(magnitude), magnitude, -1)))
+    if np.isfinite(numbers[block]).all():
+        assert abs(one.setter.value) == numbers[block].max()
+        flat = np.ravel_multi_index(one.setter.index, tensor.shape)
+        assert flat // tensor.layout.block[-1] == block
+
+
+def test_large_tensors_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large tensors are summed up while they are read; a byte between the samples tells."""
+    monkeypatch.setattr(inspection_module, "_SMALL", 0)
+    monkeypatch.setattr(records_module, "_PIECE_BYTES", 1000)
+    raw = RNG.integers(0, 256, (64, 16 * 34), dtype=np.uint8)
+    other = raw.copy()
+    other[20, 7] ^= 1
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "t")
+    for name, content in (("a", raw), ("b", other), ("c", raw)):
+        writer.add_tensor(name, content, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    inspection = inspect_artefact(open_artefact(tmp_path / "m.gguf"))
+    assert inspection.warnings == ("'c' holds the same bytes as 'a'",)
+
+
+@pytest.mark.parametrize("scale_shape", [(1, 64), (40, 1), (1,), (40, 8)])
+def test_pieces_do_not_change_the_report(
+    file: Path, scale_shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = RNG.integers(-127, 128, (40, 64)).astype(np.int8)
+    codes[33, 5] = -128
+    scale = RNG.random(scale_shape).astype(np.float32) + 0.1
+    whole = quantized(file, codes, scale)
+    monkeypatch.setattr(inspection_module, "_PIECE", 128)
+    monkeypatch.setattr(traces_module, "_SAMPLE", 128)
+    in_pieces = inspect_tensor(whole.tensor)
+    assert (in_pieces.codes, in_pieces.scales) == (whole.codes, whole.scales)
+    assert (in_pieces.setter, in_pieces.warnings) == (whole.setter, whole.warnings)
+    if scale_shape[0] == 1:  # blocks that reach over all pieces are seen whole
+        assert in_pieces.traces == whole.traces
+    # the setter against the definition: the largest element of the block of the largest scale
+    full = scale.reshape(scale_shape if len(scale_shape) == 2 else (1, 1))
+    of_element = [
+        np.repeat(np.arange(n), m // n) for n, m in zip(full.shape, (40, 64), strict=True)
+    ]
+    at = np.unravel_index(int(full.argmax()), full.shape)
+    belongs = np.outer(of_element[0] == at[0], of_element[1] == at[1])
+    magnitude = np.where(belongs, np.abs(codes.astype(int)), -1)
+    assert whole.setter is not None
+    assert magnitude[whole.setter.index] == magnitude.max()
 
 
 def test_the_command(file: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

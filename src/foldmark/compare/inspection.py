@@ -1,34 +1,33 @@
 """One pass over a model file: what each tensor is, and where each byte goes."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from hashlib import blake2b
 
 import numpy as np
 
-from foldmark.compare.extremes import Setter, find_setter
-from foldmark.compare.tally import can_tally, number_of, tally
-from foldmark.compare.traces import Traces, find_traces
-from foldmark.formats.stored import Array, Artefact, Part, StoredTensor, Values
+from foldmark.compare.extremes import Setter, block_extremes, find_setter, inside, spans_walk
+from foldmark.compare.records import ScaleTally, add_checksum, add_scales, survey_records
+from foldmark.compare.tally import EXPONENTS, can_tally, count_not_finite, number_of, tally
+from foldmark.compare.traces import Traces, find_traces, has_ends, merged
+from foldmark.formats.stored import Array, Artefact, Part, Span, StoredTensor, Values
+from foldmark.kernels.threads import thread_count
 
 __all__ = ["CodeUse", "Inspection", "ScaleUse", "TensorReport", "inspect_artefact"]
 
 # Elements read at once: small enough for the cache and for the memory bound, whatever the file.
-_PIECE = 1 << 22
-_WORKERS = 2
+_PIECE = 1 << 20
+_RAW_PIECE = 1 << 19
+# Tensors of fewer bytes are read as values: numpy is quick enough for them.
+_SMALL = 1 << 20
 # A smallest normal number for each type that a scale is stored in.
 _SMALLEST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126}
 # One row rules a tensor when it is so many times larger than the middle one.
 _RULING = 8
-_SAMPLE_BYTES = 1 << 16
-# dtype -> an unsigned integer of its width, and the bits of its exponent: all set is no number
-_EXPONENTS: dict[str, tuple[type[np.unsignedinteger[Any]], int]] = {
-    "float32": (np.uint32, 0x7F800000),
-    "float16": (np.uint16, 0x7C00),
-    "bfloat16": (np.uint16, 0x7F80),
-}
+# Tensors that hold the same bytes are worth a word from this size on.
+_SMALL_TWIN, _SAMPLE_BYTES = 1 << 12, 1 << 12
 
 
 @dataclass(frozen=True)
@@ -117,16 +116,18 @@ def inspect_artefact(
         progress: called with each tensor when it is done.
     """
 
+    sums = {number: np.zeros(4, np.uint64) for number in _candidates(artefact)}
+
     def work(tensor: StoredTensor) -> TensorReport:
-        report = inspect_tensor(tensor)
+        report = inspect_tensor(tensor, sums.get(id(tensor)))
         if progress is not None:
             progress(tensor)
         return report
 
-    with np.errstate(all="ignore"), ThreadPoolExecutor(_WORKERS) as pool:
+    with ThreadPoolExecutor(max(2, thread_count())) as pool:
         reports = tuple(pool.map(_quietly(work), artefact.tensors))
     return Inspection(
-        artefact, reports, account_of(artefact), (*artefact.warnings, *_twins(artefact))
+        artefact, reports, account_of(artefact), (*artefact.warnings, *_twins(artefact, sums))
     )
 
 
@@ -162,98 +163,130 @@ def account_of(artefact: Artefact) -> dict[str, int]:
 
 @dataclass
 class _Running:
-    """Sums over the pieces of a tensor."""
+    """Sums over the pieces of a tensor.
 
-    counts: Array
-    scale_counts: Array
-    smallest: float = np.inf
-    largest: float = 0.0
-    largest_at: tuple[int, tuple[int, ...]] | None = None
+    Attributes:
+        counts: how often each code occurs.
+        scales: what the scales are.
+        not_finite: numbers that are NaN or infinite.
+        rows, columns: largest magnitude of each, where one scale serves them all.
+        ends: lowest and highest code of each block, where blocks reach over all pieces.
+    """
+
+    counts: Array = field(default_factory=lambda: np.zeros(256, np.int64))
+    scales: ScaleTally = field(default_factory=ScaleTally)
     not_finite: int = 0
     rows: Array | None = None
     columns: Array | None = None
+    ends: tuple[Array, Array] | None = None
 
 
-def inspect_tensor(tensor: StoredTensor) -> TensorReport:
-    """Look at one tensor, piece by piece."""
-    running = _Running(np.zeros(256, np.int64), np.zeros(6, np.int64))
+def inspect_tensor(tensor: StoredTensor, summed: Array | None = None) -> TensorReport:
+    """Look at one tensor, piece by piece.
+
+    Args:
+        tensor: where to look.
+        summed: uint64 (4,): a checksum of its bytes, None where nobody asks for one.
+    """
+    running = _Running()
     quantized = tensor.layout.is_quantized
     counted = quantized and can_tally(tensor.layout.number_format)
     if not tensor.elements:
         return TensorReport(tensor, None, None, None, None, ())
-    if quantized or tensor.layout.number_format.startswith(("float", "bfloat")):
-        for first, values in tensor.pieces(_PIECE):
-            if counted:
-                tally(values, running.counts)
-            if quantized:
-                _add_scales(running, tensor, first, values)
-                _add_rows(running, tensor, values)
-            else:
-                running.not_finite += _count_not_finite(values.codes)
+    records = tensor.records
+    if records is not None and records.planes and tensor.nbytes >= _SMALL:
+        survey_records(records, running.counts, running.scales, _normal(tensor), summed)
+    else:
+        if quantized:
+            _survey_pieces(running, tensor, counted)
+        elif tensor.layout.number_format in EXPONENTS:
+            running.not_finite = _count_not_finite(tensor)
+        if summed is not None:
+            _sum_bytes(tensor, summed)
     codes = _code_use(running.counts, tensor.layout.number_format) if counted else None
-    scales = _scale_use(running) if quantized else None
+    scales = _scale_use(running.scales) if quantized else None
     setter = None
-    if quantized and running.largest_at is not None:
-        setter = find_setter(tensor, *running.largest_at)
-    traces = find_traces(tensor) if quantized else None
-    warnings = (*_scale_warnings(tensor, scales), *_code_warnings(tensor, codes, running))
+    if running.scales.largest_at[0] >= 0:
+        setter = find_setter(tensor, int(running.scales.largest_at[0]))
+    traces = find_traces(tensor, running.ends) if quantized else None
+    warnings = (*_scale_warnings(tensor, scales, running), *_code_warnings(tensor, codes, running))
     return TensorReport(tensor, codes, scales, setter, traces, warnings)
 
 
-def _add_scales(running: _Running, tensor: StoredTensor, first: int, values: Values) -> None:
-    if values.scale is None or not values.scale.size:
-        return
-    single = tensor.layout.block is not None and values.scale.size == 1
-    if single and running.largest_at is not None:
-        return  # one scale for the whole tensor, seen with the first piece
-    magnitude = np.abs(values.scale)
-    normal = _SMALLEST_NORMAL.get(tensor.layout.scale_format or "", 2.0**-126)
-    running.scale_counts += (
-        magnitude.size,
-        np.count_nonzero(magnitude == 0),
-        np.count_nonzero((magnitude < normal) & (magnitude > 0)),
-        np.count_nonzero(values.scale < 0),
-        np.count_nonzero(np.isinf(magnitude)),
-        np.count_nonzero(np.isnan(magnitude)),
-    )
-    usable = magnitude[np.isfinite(magnitude) & (magnitude > 0)]
-    if usable.size:
-        running.smallest = min(running.smallest, float(usable.min()))
-        largest = float(usable.max())
-        if largest > running.largest:
-            place = np.unravel_index(int(np.argmax(magnitude == largest)), magnitude.shape)
-            running.largest, running.largest_at = largest, (first, tuple(int(i) for i in place))
+def _normal(tensor: StoredTensor) -> float:
+    return _SMALLEST_NORMAL.get(tensor.layout.scale_format or "", 2.0**-126)
 
 
-def _add_rows(running: _Running, tensor: StoredTensor, values: Values) -> None:
-    """Keep the largest magnitude of each row and column where one scale serves them all."""
-    block, shape = tensor.layout.block, tensor.shape
-    if block is None or len(shape) < 2 or any(b < n for b, n in zip(block, shape, strict=True)):
-        return
-    if values.codes.dtype.kind not in "iu" or values.codes.itemsize > 1:
-        return
-    codes = values.codes.reshape(values.codes.shape[0], -1)
-    middle = np.asarray(values.zero_point if values.zero_point is not None else 0).reshape(-1)
-    zero = int(middle[0]) if middle.size else 0
-    rows = _magnitude(codes, zero, 1)
-    columns = _magnitude(values.codes.reshape(-1, shape[-1]), zero, 0)
-    running.rows = rows if running.rows is None else np.concatenate([running.rows, rows])
-    running.columns = columns if running.columns is None else np.maximum(running.columns, columns)
+def _survey_pieces(running: _Running, tensor: StoredTensor, counted: bool) -> None:
+    seen = False
+    whole = spans_walk(tensor)
+    for _, values in tensor.pieces(_PIECE):
+        if counted:
+            tally(values, running.counts)
+        # scales of blocks that reach over all pieces are the same in each
+        if values.scale is not None and not (whole and seen):
+            add_scales(running.scales, values.scale, _normal(tensor))
+        if values.offset is not None and not (whole and seen):
+            bad = values.offset.size - int(np.count_nonzero(np.isfinite(values.offset)))
+            running.scales.bad_minima += bad
+        if whole and has_ends(tensor.layout, values):
+            _add_ends(running, tensor, values)
+        seen = True
 
 
-def _magnitude(codes: Array, zero: int, axis: int) -> Array:
-    high = codes.max(axis=axis).astype(np.int32) - zero
-    low = zero - codes.min(axis=axis).astype(np.int32)
-    return np.maximum(high, low)
+def _add_ends(running: _Running, tensor: StoredTensor, values: Values) -> None:
+    """Keep each block's lowest and highest code, and by row and column where all is one block."""
+    block, codes = tensor.layout.block or (), values.codes
+    if len(tensor.shape) >= 2 and all(b >= n for b, n in zip(block, tensor.shape, strict=True)):
+        middle = np.asarray(values.zero_point if values.zero_point is not None else 0).reshape(-1)
+        zero = int(middle[0]) if middle.size else 0
+        lines = codes.reshape(-1, codes.shape[-1])
+        low, high = lines.min(axis=0), lines.max(axis=0)
+        columns = _magnitude(low, high, zero)
+        flat = codes.reshape(codes.shape[0], -1)
+        rows = _magnitude(flat.min(axis=1), flat.max(axis=1), zero)
+        running.rows = rows if running.rows is None else np.concatenate([running.rows, rows])
+        running.columns = (
+            columns if running.columns is None else np.maximum(running.columns, columns)
+        )
+        one = (1,) * codes.ndim
+        ends = low.min().reshape(one), high.max().reshape(one)
+    else:
+        ends = block_extremes(codes, inside(block, codes.shape))
+    running.ends = merged(running.ends, ends)
 
 
-def _count_not_finite(numbers: Array) -> int:
-    exponent = _EXPONENTS.get(numbers.dtype.name)
-    if exponent is None:
-        return 0 if numbers.dtype.kind != "f" else int(np.count_nonzero(~np.isfinite(numbers)))
-    width, mask = exponent
-    bits = numbers.view(width) & width(mask)
-    return int(np.count_nonzero(bits == mask)) if bits.max(initial=0) == mask else 0
+def _magnitude(low: Array, high: Array, zero: int) -> Array:
+    return np.maximum(high.astype(np.int32) - zero, zero - low.astype(np.int32))
+
+
+def _count_not_finite(tensor: StoredTensor) -> int:
+    """Count NaN and infinities among plain numbers, read from end to end, shape aside."""
+    number_format = tensor.layout.number_format
+    itemsize = EXPONENTS[number_format][0]().itemsize
+    if len(tensor.spans) == 1 and tensor.spans[0].nbytes == tensor.elements * itemsize:
+        pieces = _raw_pieces(tensor.spans[0], tensor.name)
+        return sum(count_not_finite(raw, number_format) for raw in pieces)
+    found = 0
+    for _, values in tensor.pieces(_PIECE):
+        raw = np.ascontiguousarray(values.codes).reshape(-1).view(np.uint8)
+        found += count_not_finite(raw, number_format)
+    return found
+
+
+def _raw_pieces(span: Span, name: str) -> Iterator[Array]:
+    """Yield a span's bytes in pieces, each in the same memory as the one before."""
+    buffer = np.empty(min(_RAW_PIECE, span.nbytes), np.uint8)
+    for start in range(0, span.nbytes, _RAW_PIECE):
+        raw = buffer[: min(_RAW_PIECE, span.nbytes - start)]
+        span.source.fill(raw, span.offset + start, name)
+        yield raw
+
+
+def _sum_bytes(tensor: StoredTensor, summed: Array) -> None:
+    for span in tensor.spans:
+        for raw in _raw_pieces(span, tensor.name):
+            add_checksum(raw, summed)
 
 
 def _code_use(counts: Array, number_format: str) -> CodeUse:
@@ -279,17 +312,17 @@ def _possible(number_format: str) -> int:
     return 1 << int(digits.group() if digits else 8)
 
 
-def _scale_use(running: _Running) -> ScaleUse:
-    count, zero, subnormal, negative, infinite, nan = (int(n) for n in running.scale_counts)
-    smallest = running.smallest if np.isfinite(running.smallest) else 0.0
-    return ScaleUse(count, smallest, running.largest, zero, subnormal, negative, infinite, nan)
+def _scale_use(scales: ScaleTally) -> ScaleUse:
+    count, zero, subnormal, negative, infinite, nan = (int(n) for n in scales.counts)
+    smallest, largest = (float(end) if np.isfinite(end) else 0.0 for end in scales.ends)
+    return ScaleUse(count, smallest, largest, zero, subnormal, negative, infinite, nan)
 
 
 # Forms whose rules choose a positive scale; elsewhere a negative one is a rule's own sign.
 _POSITIVE = ("QDQ", "QLinear", "QGemm", "MatMulInteger", "TFLite", "GPTQ", "AWQ", "compressed")
 
 
-def _scale_warnings(tensor: StoredTensor, scales: ScaleUse | None) -> list[str]:
+def _scale_warnings(tensor: StoredTensor, scales: ScaleUse | None, running: _Running) -> list[str]:
     if scales is None:
         return []
     found = [
@@ -303,10 +336,15 @@ def _scale_warnings(tensor: StoredTensor, scales: ScaleUse | None) -> list[str]:
     ]
     if tensor.layout.packing.startswith(_POSITIVE):
         found.append((scales.negative, "negative, which the format does not expect"))
-    one = "scale is" if scales.count == 1 else f"of {scales.count} scales are"
-    return [
-        f"{'its' if scales.count == 1 else number} {one} {what}" for number, what in found if number
-    ]
+    warnings = [f"{_share(number, scales.count)} {what}" for number, what in found if number]
+    bad = int(running.scales.bad_minima[0])
+    return [*warnings, f"{bad} minima are NaN or infinite"] if bad else warnings
+
+
+def _share(number: int, count: int) -> str:
+    if count == 1:
+        return "its scale is"
+    return f"{number} of {count} scales {'is' if number == 1 else 'are'}"
 
 
 def _code_warnings(tensor: StoredTensor, codes: CodeUse | None, running: _Running) -> list[str]:
@@ -328,40 +366,37 @@ def _code_warnings(tensor: StoredTensor, codes: CodeUse | None, running: _Runnin
     return warnings
 
 
-def _twins(artefact: Artefact) -> list[str]:
-    """Find tensors that hold the same bytes: first by a sample, then byte by byte."""
+def _candidates(artefact: Artefact) -> set[int]:
+    """Return the ids of tensors whose bytes agree with another's in a few samples."""
     groups: dict[tuple[object, ...], list[StoredTensor]] = {}
     for tensor in artefact.tensors:
-        if tensor.nbytes >= 1 << 12 and tensor.spans:
-            key = (tensor.shape, tensor.layout, *(_sampled(tensor)))
+        if tensor.nbytes >= _SMALL_TWIN and tensor.spans:
+            key = (tensor.shape, tensor.layout, tuple(span.nbytes for span in tensor.spans))
             groups.setdefault(key, []).append(tensor)
-    found = []
-    for group in groups.values():
-        for other in group[1:]:
-            if _same_bytes(group[0], other):
-                found.append(f"{other.name!r} holds the same bytes as {group[0].name!r}")
-    return found
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for shared, group in groups.items():
+        for tensor in group if len(group) > 1 else ():
+            alike.setdefault((shared, _sampled(tensor)), []).append(id(tensor))
+    return {number for numbers in alike.values() if len(numbers) > 1 for number in numbers}
 
 
-def _sampled(tensor: StoredTensor) -> list[bytes]:
-    samples = []
+def _sampled(tensor: StoredTensor) -> bytes:
+    samples = blake2b()
     for span in tensor.spans:
         length = min(_SAMPLE_BYTES, span.nbytes)
-        for start in {0, (span.nbytes - length) // 2, span.nbytes - length}:
-            samples.append(span.source.read(span.offset + start, length, tensor.name))
-    return samples
+        for start in (0, (span.nbytes - length) // 2, span.nbytes - length):
+            samples.update(span.source.read(span.offset + start, length, tensor.name))
+    return samples.digest()
 
 
-def _same_bytes(one: StoredTensor, other: StoredTensor) -> bool:
-    for a, b in zip(one.spans, other.spans, strict=False):
-        if a.nbytes != b.nbytes:
-            return False
-        if a.source is b.source and a.offset == b.offset:
-            continue
-        for start in range(0, a.nbytes, 1 << 22):
-            length = min(1 << 22, a.nbytes - start)
-            left = a.source.array(np.uint8, a.offset + start, length, one.name)
-            right = b.source.array(np.uint8, b.offset + start, length, other.name)
-            if not np.array_equal(left, right):
-                return False
-    return True
+def _twins(artefact: Artefact, sums: Mapping[int, Array]) -> list[str]:
+    """Say which tensors hold the same bytes."""
+    first: dict[tuple[object, ...], str] = {}
+    found = []
+    for tensor in artefact.tensors:
+        if id(tensor) in sums:
+            key = (tensor.shape, tensor.layout, sums[id(tensor)].tobytes())
+            if key in first:
+                found.append(f"{tensor.name!r} holds the same bytes as {first[key]!r}")
+            first.setdefault(key, tensor.name)
+    return found

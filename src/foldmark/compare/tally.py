@@ -1,18 +1,29 @@
 """How often each code occurs, counted over packed bytes where that is enough."""
 
+from typing import Any
+
 import numpy as np
-from numba import njit
 
 from foldmark.formats.stored import Array, PackedCodes, Values
+from foldmark.kernels.compiled import compiled
 
-__all__ = ["can_tally", "number_of", "tally"]
+__all__ = [
+    "EXPONENTS",
+    "PATTERNS",
+    "can_tally",
+    "count_not_finite",
+    "count_packed",
+    "number_of",
+    "tally",
+]
 
 PATTERNS = 256
 # Below this many bytes numpy is quick enough, and the compiler need not be woken.
 _COMPILE_FROM = 1 << 20
+_RAW_COMPILE_FROM = 1 << 18
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def _count(records, start, stop, counts):  # type: ignore[no-untyped-def]
     # Four tables, so that equal neighbours do not wait for each other's sums.
     tables = np.zeros((4, 256), np.uint32)
@@ -31,36 +42,79 @@ def _count(records, start, stop, counts):  # type: ignore[no-untyped-def]
             counts[code] += tables[table, code]
 
 
-@njit(nogil=True, cache=True)
-def _count_pairs(records, low, high, low_width, counts):  # type: ignore[no-untyped-def]
-    # low, high: (elements, 3): byte, shift and mask of each element's part
-    tables = np.zeros((4, 256), np.uint32)
-    for row in range(records.shape[0]):
-        record = records[row]
-        for i in range(low.shape[0]):
-            code = (record[low[i, 0]] >> low[i, 1] & low[i, 2]) | (
-                (record[high[i, 0]] >> high[i, 1] & high[i, 2]) << low_width
-            )
-            tables[i & 3, code] += 1
-    for code in range(256):
-        for table in range(4):
-            counts[code] += tables[table, code]
+@compiled
+def _count_words(low, high, where, masks, counts):  # type: ignore[no-untyped-def]
+    # Eight codes at a time, a byte each; two neighbours of six bits are counted together.
+    first, second = np.zeros(4096, np.uint32), np.zeros(4096, np.uint32)
+    low_mask, high_mask, up = masks[0], masks[1], masks[2]
+    one, two, six, sixteen = np.uint32(1), np.uint64(2), np.uint64(63), np.uint64(16)
+    next_six = np.uint64(0xFC0)
+    for row in range(low.shape[0]):
+        for i in range(where.shape[0]):
+            codes = (low[row, where[i, 0]] >> where[i, 1]) & low_mask
+            codes |= ((high[row, where[i, 2]] >> where[i, 3]) & high_mask) << up
+            first[(codes & six) | ((codes >> two) & next_six)] += one
+            codes >>= sixteen
+            second[(codes & six) | ((codes >> two) & next_six)] += one
+            codes >>= sixteen
+            first[(codes & six) | ((codes >> two) & next_six)] += one
+            codes >>= sixteen
+            second[(codes & six) | ((codes >> two) & next_six)] += one
+    for pair in range(4096):
+        together = first[pair] + second[pair]
+        counts[pair & 63] += together
+        counts[pair >> 6] += together
 
 
-def _count_bytes(records: Array, start: int, stop: int, counts: Array) -> None:
-    if records.size < _COMPILE_FROM:
-        counts += np.bincount(records[:, start:stop].reshape(-1), minlength=PATTERNS)
-    else:
-        _count(records, start, stop, counts)
+# byte -> its bits, a byte each, the lowest first
+_SPREAD = np.unpackbits(
+    np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"
+).view(np.uint64)[:, 0]  # fmt: skip
 
 
-def _fields(plane: tuple[int, int, int, int]) -> Array:
-    """Return byte, shift and mask of each element of a plane: (elements, 3) int64."""
+def _as_words(records: Array, plane: tuple[int, int, int, int]) -> tuple[Array, Array]:
+    """Lay a plane out as words of eight fields.
+
+    ->  words uint64 (n, words), and for each eight elements the word and the shift in it
+    """
     start, nbytes, width, run = plane
-    element = np.arange(nbytes * 8 // width)
-    chunk, inside = np.divmod(element, run * 8 // width)
-    byte, shift = start + chunk * run + inside % run, width * (inside // run)
-    return np.stack([byte, shift, np.full_like(byte, (1 << width) - 1)], axis=1)
+    own = records[:, start : start + nbytes]
+    if run == 1 and width == 1:
+        return _SPREAD[own], np.stack([np.arange(nbytes), np.zeros(nbytes, np.int64)], axis=1)
+    words = np.ascontiguousarray(own).view(np.uint64)
+    chunk, inside = np.divmod(np.arange(nbytes * 8 // width // 8), run // width)
+    field, word = np.divmod(inside, run // 8)
+    return words, np.stack([chunk * (run // 8) + word, field * width], axis=1)
+
+
+def _count_two(
+    records: Array, planes: tuple[tuple[int, int, int, int], ...], counts: Array
+) -> None:
+    (low, at), (high, above) = (_as_words(records, plane) for plane in planes)
+    width, more = planes[0][2], planes[1][2]
+    every = 0x0101010101010101
+    masks = np.array([every * ((1 << width) - 1), every * ((1 << more) - 1), width], np.uint64)
+    where = np.concatenate([at, above], axis=1).astype(np.uint64)
+    _count_words(low, high, where, masks, counts)
+
+
+def count_packed(
+    records: Array, planes: tuple[tuple[int, int, int, int], ...], counts: Array
+) -> None:
+    """Add how often each code occurs in records, without unpacking them into memory.
+
+    Args:
+        records: uint8 (n, bytes of a record).
+        planes: one, or two of at most six bits together, as `PackedCodes` has them.
+        counts: int64 (256,), added to.
+    """
+    if len(planes) == 2:
+        _count_two(records, planes, counts)
+        return
+    start, nbytes, width, _ = planes[0]
+    whole = np.zeros(PATTERNS, np.int64)
+    _count(records, start, start + nbytes, whole)
+    _fold(whole, width, counts)
 
 
 def can_tally(number_format: str) -> bool:
@@ -78,19 +132,13 @@ def tally(values: Values, counts: Array) -> None:
         counts: (256,) int64, added to.
     """
     packed = values.stored
-    if not isinstance(packed, PackedCodes):
-        flat = np.ascontiguousarray(packed).view(np.uint8).reshape(1, -1)
-        _count_bytes(flat, 0, flat.shape[1], counts)
-    elif len(packed.planes) == 1:
-        start, nbytes, width, _ = packed.planes[0]
-        whole = np.zeros(PATTERNS, np.int64)
-        _count_bytes(packed.records, start, start + nbytes, whole)
-        _fold(whole, width, counts)
-    elif packed.records.size < _COMPILE_FROM:
-        counts += np.bincount(values.codes.reshape(-1), minlength=PATTERNS)
+    if isinstance(packed, PackedCodes) and packed.records.size >= _COMPILE_FROM:
+        count_packed(packed.records, packed.planes, counts)
+    elif isinstance(packed, PackedCodes) or packed.size < _COMPILE_FROM:
+        flat = np.ascontiguousarray(values.codes).view(np.uint8).reshape(-1)
+        counts += np.bincount(flat, minlength=PATTERNS)
     else:
-        low, high = packed.planes
-        _count_pairs(packed.records, _fields(low), _fields(high), low[2], counts)
+        _count(np.ascontiguousarray(packed).view(np.uint8).reshape(1, -1), 0, packed.size, counts)
 
 
 def _fold(whole: Array, bits: int, counts: Array) -> None:
@@ -98,6 +146,38 @@ def _fold(whole: Array, bits: int, counts: Array) -> None:
     patterns = np.arange(PATTERNS)
     for shift in range(0, 8, bits):
         np.add.at(counts, patterns >> shift & ((1 << bits) - 1), whole)
+
+
+# float format -> an unsigned integer of its width, and the bits of its exponent: all set is no
+# number
+EXPONENTS: dict[str, tuple[type[np.unsignedinteger[Any]], int]] = {
+    "float64": (np.uint64, 0x7FF0000000000000),
+    "float32": (np.uint32, 0x7F800000),
+    "float16": (np.uint16, 0x7C00),
+    "bfloat16": (np.uint16, 0x7F80),
+}
+
+
+@compiled
+def _count_all_set(patterns, mask):  # type: ignore[no-untyped-def]
+    found = 0
+    for i in range(patterns.size):
+        found += (patterns[i] & mask) == mask
+    return found
+
+
+def count_not_finite(raw: Array, number_format: str) -> int:
+    """Count NaN and infinities in the bytes of floats.
+
+    Args:
+        raw: uint8, flat, whole numbers.
+        number_format: one of EXPONENTS.
+    """
+    kind, mask = EXPONENTS[number_format]
+    patterns = raw.view(kind)
+    if raw.size >= _RAW_COMPILE_FROM:
+        return int(_count_all_set(patterns, kind(mask)))
+    return int(np.count_nonzero((patterns & kind(mask)) == mask))
 
 
 def number_of(number_format: str) -> Array:

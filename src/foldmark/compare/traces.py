@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from foldmark.compare.extremes import block_extremes
+from foldmark.compare.extremes import block_extremes, inside, spans_walk
 from foldmark.formats.stored import Array, Layout, StoredTensor, Values
 
-__all__ = ["Traces", "find_traces"]
+__all__ = ["Traces", "find_traces", "has_ends", "merged"]
 
 # Blocks of a tensor that are looked at; rules leave the same traces in all of them.
 _SAMPLE = 1 << 19
@@ -36,37 +36,58 @@ class Traces:
         return "; ".join(text for text in (self.range_rule, self.scale_grid) if text)
 
 
-def find_traces(tensor: StoredTensor) -> Traces:
-    """Look at the first blocks of a quantized tensor."""
+def find_traces(tensor: StoredTensor, ends: tuple[Array, Array] | None = None) -> Traces:
+    """Look at the first blocks of a quantized tensor, or at all where one reaches over them all.
+
+    Args:
+        tensor: where to look.
+        ends: lowest and highest code of each block, where the caller has seen them already.
+    """
     layout = tensor.layout
     if layout.block is None or not tensor.elements:
         return Traces("", "", 0)
     values = _sample(tensor)
     scale = values.scale if values.scale is not None else np.ones(1, np.float32)
     grid = _scale_grid(scale, layout)
-    if (
-        values.group is not None
-        or values.codebook is not None
-        or values.codes.dtype.kind not in "iu"
-    ):
+    if not has_ends(layout, values):
         return Traces("", grid, int(scale.size))
-    if layout.number_format in ("int16", "uint16", "int32", "ternary"):
-        return Traces("", grid, int(scale.size))
-    block = _inside(layout.block, values.codes.shape)
-    low, high = block_extremes(values.codes.astype(np.int16), block)
+    if spans_walk(tensor) and tensor.records is None:
+        low, high = ends if ends is not None else _ends_of_all(tensor)
+    else:
+        low, high = block_extremes(
+            values.codes, inside(values.block or layout.block, values.codes.shape)
+        )
+    low, high = low.astype(np.int16), high.astype(np.int16)
     return Traces(_range_rule(low, high, values, layout), grid, int(low.size))
 
 
+def has_ends(layout: Layout, values: Values) -> bool:
+    """Say whether a block's lowest and highest code tell of its range."""
+    plain = values.group is None and values.codebook is None
+    return plain and values.codes.dtype.kind in "iu" and layout.number_format not in _WIDE_OR_TINY
+
+
+def merged(one: tuple[Array, Array] | None, other: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Join the ends that two pieces of the same blocks have."""
+    if one is None:
+        return other
+    return np.minimum(one[0], other[0]), np.maximum(one[1], other[1])
+
+
+def _ends_of_all(tensor: StoredTensor) -> tuple[Array, Array]:
+    ends: tuple[Array, Array] | None = None
+    for _, values in tensor.pieces(_SAMPLE):
+        codes = values.codes
+        ends = merged(ends, block_extremes(codes, inside(tensor.layout.block or (), codes.shape)))
+    assert ends is not None
+    return ends
+
+
 def _sample(tensor: StoredTensor) -> Values:
-    block = tensor.layout.block or tensor.shape
-    length = tensor.shape[tensor.walk_axis] if tensor.shape else 1
-    if tensor.shape and block[tensor.walk_axis] >= length:
-        return tensor.load()  # the whole axis is one block: a part of it would show too little
+    records = tensor.records
+    if records is not None:
+        return records.decode(records.read(0, min(records.count, _SAMPLE // records.elements)))
     return next(iter(tensor.pieces(_SAMPLE)))[1]
-
-
-def _inside(block: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(min(b, max(1, n)) for b, n in zip(block, shape, strict=True))
 
 
 def _range_rule(low: Array, high: Array, values: Values, layout: Layout) -> str:

@@ -19,12 +19,17 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from foldmark.formats.stored import Part
+from foldmark.formats.stored import Part, ScaleFields
 
 __all__ = ["BLOCK_TYPES", "BlockScales", "BlockType", "Plane"]
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
+
+# the number of each pattern of a float16, and of a byte that is a power of two
+_HALVES: Floats = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+with np.errstate(over="ignore"):
+    _POWERS: Floats = np.ldexp(np.float32(1), np.arange(256, dtype=np.int32) - 127)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +66,15 @@ class Plane:
         return _planes(blocks[:, self.start : self.start + self.nbytes], self.width, self.run)
 
 
+# byte, shift and mask of a field, the same of its high part, bits of the low part
+SubScale = tuple[int, int, int, int, int, int, int]
+
+
+def _low(byte: int, shift: int, mask: int) -> SubScale:
+    """Describe a field that stands in one place."""
+    return (byte, shift, mask, byte, 0, 0, 0)
+
+
 class BlockType:
     """What all block types say of themselves."""
 
@@ -76,6 +90,12 @@ class BlockType:
     minimum_bytes: ClassVar[int] = 0
     # the bits of each code, lowest first; none where codes are not made of bit fields
     planes: ClassVar[tuple[Plane, ...]] = ()
+    # where d stands; the integers that multiply it, what zero is stored as, and dmin's place
+    scale_at: ClassVar[int] = 0
+    sub_scales: ClassVar[tuple[SubScale, ...]] = ()
+    sub_zero: ClassVar[int] = 0
+    sub_signed: ClassVar[bool] = False
+    minimum_at: ClassVar[int] = -1
 
     def codes(self, blocks: Bytes) -> NDArray[np.integer]:
         """Unpack (n, nbytes) into codes (n, elements): its bit planes, put side by side."""
@@ -88,6 +108,20 @@ class BlockType:
     def scales(self, blocks: Bytes) -> BlockScales:
         """Unpack (n, nbytes) into scales (n, elements / group)."""
         raise NotImplementedError
+
+    def scale_fields(self) -> ScaleFields:
+        """Say where a block's scales stand; what `scales` works out, as data."""
+        fields = np.array(self.sub_scales, np.int64).reshape(-1, 7)
+        power_of_two = self.scale_bytes == 1
+        return ScaleFields(
+            self.scale_at,
+            1 if power_of_two else 2,
+            _POWERS if power_of_two else _HALVES,
+            fields,
+            self.sub_zero,
+            self.sub_signed,
+            self.minimum_at,
+        )
 
     def parts(self, blocks: int) -> dict[Part, int]:
         """Return how many bytes of so many blocks serve what."""
@@ -126,6 +160,7 @@ class Q8_0(BlockType):  # noqa: N801  (the names are ggml's)
 
     name, type_id, elements, nbytes, group = "Q8_0", 8, 32, 34, 32
     number_format = "int8"
+    planes = (Plane(2, 32, 8, 32),)
 
     def codes(self, blocks: Bytes) -> NDArray[np.integer]:
         """Take the bytes as they are, signed."""
@@ -160,6 +195,7 @@ class Q4_1(BlockType):  # noqa: N801
     name, type_id, elements, nbytes, group = "Q4_1", 3, 32, 20, 32
     number_format, minimum_bytes = "uint4", 2
     planes = (Plane(4, 16, 4, 16),)
+    minimum_at = 2
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Take d and m."""
@@ -190,6 +226,7 @@ class Q5_1(BlockType):  # noqa: N801
     name, type_id, elements, nbytes, group = "Q5_1", 7, 32, 24, 32
     number_format, minimum_bytes = "uint5", 2
     planes = (Plane(8, 16, 4, 16), Plane(4, 4, 1, 1))
+    minimum_at = 2
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Take d and m."""
@@ -209,6 +246,8 @@ class Q2_K(BlockType):  # noqa: N801
     number_format, scale_format = "uint2", "4 bits of a float16"
     planes = (Plane(16, 64, 2, 32),)
     scale_bytes, minimum_bytes = 10, 10
+    scale_at, minimum_at = 80, 82
+    sub_scales = tuple(_low(i, 0, 15) for i in range(16))
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Multiply out: d sc and -dmin m."""
@@ -231,6 +270,10 @@ class Q3_K(BlockType):  # noqa: N801
     number_format, zero_point, scale_format = "uint3", 4, "6 bits of a float16"
     planes = (Plane(32, 64, 2, 32), Plane(0, 32, 1, 32))
     scale_bytes = 14
+    scale_at, sub_zero = 108, 32
+    sub_scales = tuple(
+        (96 + i % 8, 4 * (i // 8), 15, 104 + i % 4, 2 * (i // 4), 3, 4) for i in range(16)
+    )
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Multiply out: d (sc - 32)."""
@@ -255,6 +298,12 @@ def _six_bit_pairs(packed: Bytes) -> tuple[Floats, Floats]:
     return scale.view(np.uint8).astype(np.float32), minimum.view(np.uint8).astype(np.float32)
 
 
+_SIX_BIT_SCALES: tuple[SubScale, ...] = (
+    *(_low(4 + i, 0, 63) for i in range(4)),
+    *((12 + i, 0, 15, 4 + i, 6, 3, 4) for i in range(4)),
+)
+
+
 class Q4_K(BlockType):  # noqa: N801
     """256 nibbles; 8 sub-blocks with a 6-bit scale and a 6-bit minimum each.
 
@@ -267,6 +316,7 @@ class Q4_K(BlockType):  # noqa: N801
     number_format, scale_format = "uint4", "6 bits of a float16"
     planes = (Plane(16, 128, 4, 32),)
     scale_bytes, minimum_bytes = 8, 8
+    sub_scales, minimum_at = _SIX_BIT_SCALES, 2
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Multiply out: d sc and -dmin m."""
@@ -284,6 +334,7 @@ class Q5_K(BlockType):  # noqa: N801
     number_format, scale_format = "uint5", "6 bits of a float16"
     planes = (Plane(48, 128, 4, 32), Plane(16, 32, 1, 32))
     scale_bytes, minimum_bytes = 8, 8
+    sub_scales, minimum_at = _SIX_BIT_SCALES, 2
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Multiply out: d sc and -dmin m."""
@@ -304,6 +355,8 @@ class Q6_K(BlockType):  # noqa: N801
     number_format, zero_point, scale_format = "uint6", 32, "8 bits of a float16"
     planes = (Plane(0, 128, 4, 64), Plane(128, 64, 2, 32))
     scale_bytes = 18
+    scale_at, sub_signed = 208, True
+    sub_scales = tuple(_low(192 + i, 0, 255) for i in range(16))
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Multiply out: d sc."""
@@ -337,7 +390,10 @@ class IQ4_XS(BlockType):  # noqa: N801
     name, type_id, elements, nbytes, group = "IQ4_XS", 23, 256, 136, 32
     number_format, scale_format = "iq4_nl", "6 bits of a float16"
     planes = (Plane(8, 128, 4, 16),)
-    scale_bytes = 8
+    scale_bytes, sub_zero = 8, 32
+    sub_scales = tuple(
+        (4 + i // 2, 4 * (i % 2), 15, 2 + i // 4, 2 * (i % 4), 3, 4) for i in range(8)
+    )
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Multiply out: d (sc - 32)."""
@@ -376,6 +432,7 @@ class TQ1_0(BlockType):  # noqa: N801
 
     name, type_id, elements, nbytes, group = "TQ1_0", 34, 256, 54, 256
     number_format, zero_point = "ternary", 1
+    scale_at = 52
 
     def codes(self, blocks: Bytes) -> NDArray[np.integer]:
         """Read the trits of the three runs."""
@@ -404,6 +461,7 @@ class TQ2_0(BlockType):  # noqa: N801
     name, type_id, elements, nbytes, group = "TQ2_0", 35, 256, 66, 256
     number_format, zero_point = "ternary", 1
     planes = (Plane(0, 64, 2, 32),)
+    scale_at = 64
 
     def scales(self, blocks: Bytes) -> BlockScales:
         """Take d."""

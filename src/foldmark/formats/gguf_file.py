@@ -27,6 +27,7 @@ from foldmark.formats.stored import (
     Artefact,
     Layout,
     PackedCodes,
+    Records,
     Span,
     StoredTensor,
     Values,
@@ -229,7 +230,7 @@ def _blocked(source: FileBytes, entry: _Entry, kind: BlockType, offset: int) -> 
         raw = source.array(
             np.uint8, offset + skip * kind.nbytes, count * kind.nbytes, f"tensor {entry.name!r}"
         )
-        return _decode(kind, raw.reshape(count, kind.nbytes), (last - first,), entry)
+        return _decode(kind, raw.reshape(count, kind.nbytes), (last - first, *entry.shape[1:]))
 
     zero_point = f"at {kind.zero_point}" if kind.zero_point else "none"
     layout = Layout(
@@ -239,6 +240,14 @@ def _blocked(source: FileBytes, entry: _Entry, kind: BlockType, offset: int) -> 
         "real" if kind.minimum_bytes else zero_point,
         kind.name,
     )
+    planes = tuple((p.start, p.nbytes, p.width, p.run) for p in kind.planes)
+
+    def decode(raw: Array) -> Values:
+        return _decode(kind, raw, (len(raw), kind.elements))
+
+    records = Records(
+        source, offset, blocks, kind.nbytes, kind.elements, planes, kind.scale_fields(), decode
+    )
     return StoredTensor(
         entry.name,
         entry.shape,
@@ -247,11 +256,11 @@ def _blocked(source: FileBytes, entry: _Entry, kind: BlockType, offset: int) -> 
         kind.parts(blocks),
         read,
         walk_step=step,
+        records=records,
     )
 
 
-def _decode(kind: BlockType, blocks: NDArray[np.uint8], rows: tuple[int], entry: _Entry) -> Values:
-    shape = rows + entry.shape[1:]
+def _decode(kind: BlockType, blocks: NDArray[np.uint8], shape: tuple[int, ...]) -> Values:
     scales = kind.scales(blocks)
     per_group = (*shape[:-1], shape[-1] // kind.group)
     return Values(

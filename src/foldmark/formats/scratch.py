@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foldmark.errors import TruncatedFile
 from foldmark.formats.source import FileBytes
@@ -32,9 +33,13 @@ class Scratch(FileBytes):
 
     def array(self, dtype: np.typing.DTypeLike, offset: int, count: int, what: str) -> Array:
         """Return items as `FileBytes.array` does, making the bytes first where needed."""
-        if self._file is None:
-            self._file = self._made()
+        self._make_once()
         return super().array(dtype, offset, count, what)
+
+    def fill(self, buffer: NDArray[np.uint8], offset: int, what: str) -> None:
+        """Read into an array as `FileBytes.fill` does, making the bytes first where needed."""
+        self._make_once()
+        super().fill(buffer, offset, what)
 
     def close(self) -> None:
         """Give the temporary file back."""
@@ -42,6 +47,10 @@ class Scratch(FileBytes):
             self._file.close()
             self._file = None
         self._descriptor = -1
+
+    def _make_once(self) -> None:
+        if self._file is None:
+            self._file = self._made()
 
     def _made(self) -> BinaryIO:
         file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as this object)

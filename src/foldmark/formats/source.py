@@ -98,6 +98,16 @@ class FileBytes:
         self._fill(items.view(np.uint8).data if count else memoryview(b""), offset, what)
         return items
 
+    def fill(self, buffer: NDArray[np.uint8], offset: int, what: str) -> None:
+        """Read as many bytes as a flat array holds into it, for those who read piece after piece.
+
+        Raises:
+            HostileFile: a negative offset.
+            TruncatedFile: a range that ends behind the file.
+        """
+        self.check(offset, buffer.size, what)
+        self._fill(buffer.data if buffer.size else memoryview(b""), offset, what)
+
     def read(self, offset: int, nbytes: int, what: str) -> bytes:
         """Return `nbytes` bytes at `offset`.
 

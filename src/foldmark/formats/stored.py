@@ -20,6 +20,8 @@ __all__ = [
     "Layout",
     "PackedCodes",
     "Part",
+    "Records",
+    "ScaleFields",
     "Span",
     "StoredTensor",
     "Values",
@@ -180,6 +182,64 @@ class Values:
 
 
 @dataclass(frozen=True, eq=False)
+class ScaleFields:
+    """Where the scales of a record stand: one number, and integers that multiply it.
+
+        scale[i] = numbers[base] * ((low field i | high field i << low bits) - bias)
+
+    Attributes:
+        start: first byte of the base, little-endian.
+        nbytes: its bytes, 1 or 2.
+        numbers: float32 (2^(8 nbytes),): the number that each pattern of the base stands for.
+        fields: int64 (scales, 7): byte, shift and mask of the low part, the same of the high
+            part, bits of the low part; (0, 7) where the base itself is the only scale.
+        bias: what zero is stored as.
+        signed: whether fields are signed bytes.
+        minimum: first byte of the float16 that multiplies the minima, -1 where there are none.
+    """
+
+    start: int
+    nbytes: int
+    numbers: Array
+    fields: Array
+    bias: int = 0
+    signed: bool = False
+    minimum: int = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """A tensor as a run of equal records, for those who read it from end to end, shape aside.
+
+    Attributes:
+        source: the file.
+        offset: first byte.
+        count: number of records.
+        nbytes: bytes of a record.
+        elements: codes of a record.
+        planes: as in `PackedCodes`; none where codes are no bit fields.
+        scales: where a record's scales stand.
+        decode: turns uint8 (n, nbytes) into values of shape (n, elements).
+    """
+
+    source: FileBytes
+    offset: int
+    count: int
+    nbytes: int
+    elements: int
+    planes: tuple[tuple[int, int, int, int], ...]
+    scales: ScaleFields
+    decode: Callable[[Array], Values] = field(repr=False)
+
+    def read(self, first: int, last: int) -> Array:
+        """Read records first..last: uint8 (n, nbytes)."""
+        raw = self.source.array(
+            np.uint8, self.offset + first * self.nbytes, (last - first) * self.nbytes, "records"
+        )
+        return raw.reshape(last - first, self.nbytes)
+
+
+@dataclass(frozen=True, eq=False)
 class StoredTensor:
     """One tensor of a file; its numbers are read when asked for.
 
@@ -193,6 +253,7 @@ class StoredTensor:
         walk_axis: the axis along which pieces can be read without touching the rest.
         walk_step: pieces start at multiples of this.
         note: one remark for the reader of a table, "" for none.
+        records: the same bytes as a run of records, where codes and scales are stored so.
     """
 
     name: str
@@ -204,6 +265,7 @@ class StoredTensor:
     walk_axis: int = 0
     walk_step: int = 1
     note: str = ""
+    records: Records | None = None
 
     @property
     def elements(self) -> int:
