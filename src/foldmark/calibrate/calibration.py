@@ -11,6 +11,7 @@ from foldmark.calibrate.statistics import Detail, Statistics
 from foldmark.calibrate.tensors import observable
 from foldmark.errors import DataMismatch, InvalidRecipe, NoData
 from foldmark.graphs.ends import ends_from, with_ends
+from foldmark.graphs.exposing import defined_names, expose, inner_graphs, uniquely_named
 from foldmark.runtimes.batches import Batch, Data
 from foldmark.runtimes.onnxruntime import Session
 
@@ -26,7 +27,6 @@ class Calibration:
 
     Attributes:
         tensors: statistics by tensor.
-        unseen: tensors that can't be observed: inside If, Loop or Scan.
         samples: samples that passed.
         batches: batches that passed.
         settled_after: the batch (from 1) after which no range grew by more than 1 %.
@@ -34,7 +34,6 @@ class Calibration:
     """
 
     tensors: dict[str, Statistics] = field(default_factory=dict)
-    unseen: tuple[str, ...] = ()
     samples: int = 0
     batches: int = 0
     settled_after: int = 0
@@ -54,13 +53,17 @@ class Calibration:
             )
         if not self.tensors:
             self.tensors = {name: Statistics(each.detail) for name, each in other.tensors.items()}
-            self.unseen = other.unseen
         for name, each in other.tensors.items():
             self.tensors[name].merge(each)
         self.settled_after = max(self.settled_after, self.batches + other.settled_after)
         self.samples += other.samples
         self.batches += other.batches
         self.sources += other.sources
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """The tensors of which no sample showed a value: in branches that none took."""
+        return tuple(name for name, each in self.tensors.items() if not each.batches)
 
     def ranges(self, observer: Observer) -> dict[str, Range]:
         """Return the range of every tensor that was seen."""
@@ -125,10 +128,10 @@ def calibrate(
         InvalidRecipe: a named tensor does not exist.
     """
     observer = observer or Observer()
-    wanted, unseen = observable(model)
+    model = uniquely_named(model)
     if tensors is not None:
         _check_names(model, tensors)
-        wanted = tuple(dict.fromkeys(tensors))
+    wanted = observable(model) if tensors is None else tuple(dict.fromkeys(tensors))
     if not wanted:
         raise NoData("no activation here is worth observing", where="the model")
     kept = detail or observer.detail
@@ -146,7 +149,7 @@ def calibrate(
         samples += batch.samples
         if progress is not None:
             progress(samples)
-    return Calibration(found, unseen, samples, number, settled, (data.description,))
+    return Calibration(found, samples, number, settled, (data.description,))
 
 
 class _Look:
@@ -158,10 +161,13 @@ class _Look:
     def __init__(
         self, model: onnx.ModelProto, wanted: Sequence[str], detail: Detail, threads: int | None
     ) -> None:
-        self._model, self._wanted, self._threads = model, tuple(wanted), threads
+        self._model, outer = expose(model, wanted)
+        self._names = {name: outer.get(name, name) for name in wanted}
+        self._threads = threads
         self._ends = detail is Detail.ENDS
         if self._ends:
-            self._session = Session(with_ends(model, self._wanted), threads=threads)
+            asked = with_ends(self._model, list(self._names.values()))
+            self._session = Session(asked, threads=threads)
 
     def at(self, batch: Batch, found: Mapping[str, Statistics], number: int) -> None:
         """Take a batch into the statistics.
@@ -169,25 +175,31 @@ class _Look:
         Raises NonFiniteValue naming tensor and batch.
         """
         if self._ends:
-            seen = ends_from(self._session.run(batch.feeds), self._wanted)
+            seen = ends_from(self._session.run(batch.feeds), list(self._names))
             if all(each.finite for each in seen.values()):
                 for name, each in seen.items():
                     found[name].update_ends(each.low, each.high, each.count, name, number)
                 return
         values = self._whole.run(batch.feeds) | batch.feeds
-        for name in self._wanted:
-            found[name].update(values[name], name, number)
+        for name, outer in self._names.items():
+            found[name].update(values[outer], name, number)
 
     @cached_property
     def _whole(self) -> Session:
         inputs = {each.name for each in self._model.graph.input}
-        taps = [name for name in self._wanted if name not in inputs]
+        taps = [name for name in self._names.values() if name not in inputs]
         return Session(self._model, taps=taps, threads=self._threads)
 
 
 def _check_names(model: onnx.ModelProto, tensors: Sequence[str]) -> None:
-    known = {name for node in model.graph.node for name in node.output}
-    known |= {value.name for value in model.graph.input}
+    known = set(_all_names(model.graph))
     for name in tensors:
         if name not in known:
             raise InvalidRecipe("the model has no such tensor", where=f"tensor {name!r}")
+
+
+def _all_names(graph: onnx.GraphProto) -> Iterator[str]:
+    yield from defined_names(graph)
+    for node in graph.node:
+        for inner in inner_graphs(node):
+            yield from _all_names(inner)

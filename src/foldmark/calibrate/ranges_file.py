@@ -72,7 +72,6 @@ def load_calibration(path: Path) -> Calibration:
     try:
         return Calibration(
             {name: _statistics(each) for name, each in document["tensors"].items()},
-            tuple(document["unseen"]),
             int(document["samples"]),
             int(document["batches"]),
             int(document["settled_after"]),

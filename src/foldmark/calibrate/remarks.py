@@ -82,15 +82,11 @@ def _constant(calibration: Calibration) -> str:
 
 
 def _unseen(calibration: Calibration) -> str:
-    inside = calibration.unseen
-    never = [name for name, each in calibration.tensors.items() if not each.batches]
-    if not inside and not never:
+    never = calibration.unseen
+    if not never:
         return ""
-    named = ", ".join((*inside, *never)[:_NAMED])
-    return (
-        f"Never seen: {len(inside) + len(never)} activations ({named}); those inside If, Loop "
-        "or Scan can't be observed from outside."
-    )
+    named = ", ".join(never[:_NAMED])
+    return f"Never seen: {len(never)} activations ({named}): no sample took the branch they are in."
 
 
 def _no_change(calibration: Calibration, observer: Observer) -> str:

@@ -1,6 +1,10 @@
 """Which activations are worth observing: those that products and their neighbours read and make."""
 
+from collections.abc import Iterator
+
 import onnx
+
+from foldmark.graphs.exposing import inner_graphs, uniquely_named
 
 __all__ = ["MADE", "READ", "observable"]
 
@@ -26,20 +30,21 @@ _PRODUCTS = {"MatMul", "Gemm", "Conv", "ConvTranspose"}
 _FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE}
 
 
-def observable(model: onnx.ModelProto) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return (activations of the outer graph worth observing, those inside branches).
+def observable(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Return the activations worth observing, those inside If, Loop and Scan last.
 
-    The values inside If, Loop and Scan can't be tapped; they are named so that a report can
-    say that nothing was seen of them.
+    Names of inner values are those of `graphs.exposing.uniquely_named`.
     """
     kinds = _element_types(model)
-    outer = _of_graph(model.graph, kinds, set())
-    inner: list[str] = []
-    for node in model.graph.node:
-        for attribute in node.attribute:
-            for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                inner += _of_graph(graph, kinds, set(outer))
-    return tuple(outer), tuple(inner)
+    return tuple(dict.fromkeys(_of_graphs(uniquely_named(model).graph, kinds, set())))
+
+
+def _of_graphs(graph: onnx.GraphProto, kinds: dict[str, int], known: set[str]) -> Iterator[str]:
+    yield from _of_graph(graph, kinds, known)
+    inside = known | {tensor.name for tensor in graph.initializer}
+    for node in graph.node:
+        for inner in inner_graphs(node):
+            yield from _of_graphs(inner, kinds, inside)
 
 
 def _of_graph(graph: onnx.GraphProto, kinds: dict[str, int], known: set[str]) -> list[str]:

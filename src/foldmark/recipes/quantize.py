@@ -16,6 +16,7 @@ from foldmark.exact.rule import Rule, ZeroForm
 from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_INT8
 from foldmark.formats.onnx_file import read_mapped
 from foldmark.formats.onnx_writer import bring_inside, fits_inside
+from foldmark.graphs.exposing import uniquely_named
 from foldmark.methods.hessian import Inputs
 from foldmark.recipes.coders import (
     AdaRoundSolver,
@@ -137,13 +138,15 @@ def _static(work: _Work) -> onnx.ModelProto:
     fold_pads(folding, work.account)
     work.model = folding.finish()
     coder = _moved_and_coder(work)
-    editor = Editor(work.model)
-    plan = plan_pairs(editor, work.account, work.selection)
-    if not plan.products:
+    editor = Editor(uniquely_named(work.model))
+    wanted = [plan.observed() for plan in plan_pairs(editor, Account(), work.selection)]
+    names = list(dict.fromkeys(name for each in wanted for name in each))
+    ranges, unseen = _ranges(work, editor.model, names)
+    plans = plan_pairs(editor, work.account, work.selection, unseen)
+    if not any(plan.products for plan in plans):
         return editor.finish()
-    ranges = _ranges(work, editor.model, plan.observed())
     scheme = StaticScheme(recipe.activations, _schemes(recipe), coder)
-    quantize_static(editor, work.account, plan, ranges, scheme, selection=work.selection)
+    quantize_static(editor, work.account, plans, ranges, scheme, selection=work.selection)
     made = editor.finish()
     return to_operators(made, work.account) if recipe.form is Form.QOPERATOR else made
 
@@ -199,12 +202,15 @@ def _inputs(work: _Work, method: str) -> dict[str, Inputs]:
     return observe_inputs(work.model, products, work.samples(method), work.batch_size)
 
 
-def _ranges(work: _Work, model: onnx.ModelProto, tensors: list[str]) -> dict[str, Range]:
+def _ranges(
+    work: _Work, model: onnx.ModelProto, tensors: list[str]
+) -> tuple[dict[str, Range], tuple[str, ...]]:
+    """Return the ranges of tensors, and those of which the data showed nothing."""
     observer = _observer(work.recipe)
     if not tensors:
-        return {}
+        return {}, ()
     if isinstance(work.ranges, Calibration):
-        return work.ranges.ranges(observer)
+        return work.ranges.ranges(observer), work.ranges.unseen
     found = calibrate(
         model,
         work.samples("static quantization"),
@@ -220,7 +226,7 @@ def _ranges(work: _Work, model: onnx.ModelProto, tensors: list[str]) -> dict[str
         same, count = found.unchanged(observer)
         if same:
             work.account.note(f"{observer.method.value} gave min-max on {same} of {count} tensors")
-    return found.ranges(observer)
+    return found.ranges(observer), found.unseen
 
 
 def _observer(recipe: Recipe) -> Observer:

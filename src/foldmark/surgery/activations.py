@@ -1,5 +1,6 @@
 """Where activations get codes in a static graph: the plan of quantize/dequantize pairs."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -12,7 +13,7 @@ from foldmark.exact.rule import Rule
 from foldmark.exact.tools import onnxruntime as rules
 from foldmark.surgery.account import Account, Left
 from foldmark.surgery.choice import Selection
-from foldmark.surgery.editor import Editor, consumers, node_name
+from foldmark.surgery.editor import Editor, Scope, consumers, node_name
 from foldmark.surgery.products import Product, find_product
 
 __all__ = ["ActivationCodes", "Pair", "Plan", "plan_pairs", "scale_of"]
@@ -82,15 +83,17 @@ class Pair:
 
 @dataclass
 class Plan:
-    """What a static quantization will do to the outer graph.
+    """What a static quantization will do to one graph: the model's own or one inside a node.
 
     Attributes:
+        scope: the graph.
         products: the products to quantize.
         pairs: the tensors that get pairs, by name.
         chained: those that integer kernels make: every reader takes the codes' value, since
             the kernel gives no other.
     """
 
+    scope: Scope
     products: list[Product] = field(default_factory=list)
     pairs: dict[str, Pair] = field(default_factory=dict)
     chained: set[str] = field(default_factory=set)
@@ -100,14 +103,17 @@ class Plan:
         return [p.tensor for p in self.pairs.values() if not p.same_as and p.known is None]
 
 
-def plan_pairs(editor: Editor, account: Account, selection: Selection) -> Plan:
-    """Decide which tensors of the outer graph get pairs.
+def plan_pairs(
+    editor: Editor, account: Account, selection: Selection, unseen: Collection[str] = ()
+) -> list[Plan]:
+    """Decide which tensors get pairs, graph by graph.
 
-    Products that were not chosen or can't be quantized are written into the account, those in
-    branches too: their activations can't be observed from outside.
+    Products that were not chosen or can't be quantized are written into the account, those too
+    that read a tensor of which the data showed nothing.
     """
-    plan = Plan()
+    plans = []
     for scope in editor.scopes():
+        plan = Plan(scope)
         for node in scope.graph.node:
             product = find_product(node, scope)
             if isinstance(product, str):
@@ -115,16 +121,15 @@ def plan_pairs(editor: Editor, account: Account, selection: Selection) -> Plan:
                     account.left.append(Left(node_name(node), node.op_type, product))
                 continue
             against = selection.reason_against(node)
-            if not scope.is_outermost:
-                against = against or (
-                    "inside a branch, where activations can't be observed; dynamic reaches it"
-                )
+            if {node.input[product.activation], *node.output} & set(unseen):
+                against = against or "no sample took the branch it is in"
             if against:
                 account.left.append(Left(product.name, node.op_type, against))
             else:
                 plan.products.append(product)
-    _add_pairs(editor.root.graph, plan)
-    return plan
+        _add_pairs(scope.graph, plan)
+        plans.append(plan)
+    return plans
 
 
 def _add_pairs(graph: onnx.GraphProto, plan: Plan) -> None:

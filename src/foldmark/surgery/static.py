@@ -1,6 +1,6 @@
 """Static quantization as quantize/dequantize pairs, which ONNX Runtime fuses to integer kernels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -59,44 +59,55 @@ class StaticScheme:
 def quantize_static(
     editor: Editor,
     account: Account,
-    plan: Plan,
+    plans: Sequence[Plan],
     ranges: Mapping[str, Range],
     scheme: StaticScheme,
     *,
     selection: Selection,
 ) -> None:
-    """Write a plan's pairs into the graph.
+    """Write the plans' pairs into the graphs.
 
     Args:
         editor: the model.
         account: the report to write into.
-        plan: which tensors get pairs.
-        ranges: the range of every tensor the plan wants observed.
+        plans: which tensors get pairs, for every graph.
+        ranges: the range of every tensor that the plans want observed.
         scheme: how numbers are stored.
         selection: decides about tables.
 
     Raises DataMismatch when a range is missing.
     """
-    parameters = _parameters(plan, ranges, scheme.activations)
     weights = CodedWeights(editor, scheme.coder)
-    work = _Work(editor, account, plan, weights, scheme.weights, parameters, scheme.activations)
+    # Inner graphs first: replacing the nodes of a graph copies those that they hold.
+    for plan in reversed(plans):
+        parameters = _parameters(plan, ranges, scheme.activations)
+        work = _Work(editor, account, plan, weights, scheme.weights, parameters, scheme.activations)
+        _write(work, selection)
+
+
+def _write(work: _Work, selection: Selection) -> None:
+    """Write one graph's pairs."""
+    plan, editor, account = work.plan, work.editor, work.account
+    scope = plan.scope
     replaced = {id(p.node): _with_pairs(p, work) for p in plan.products}
     names = {p.name for p in plan.products}
-    root = editor.root
     made: list[onnx.NodeProto] = []
-    for value in root.graph.input:
-        made += _pair(value.name, work)
-    for node in root.graph.node:
+    own = {name for node in scope.graph.node for name in node.output}
+    # What comes from outside gets its pair here: a kernel is fused within one graph alone.
+    for name in plan.pairs:
+        if name not in own:
+            made += _pair(name, work)
+    for node in scope.graph.node:
         if node.op_type == "Gather" and not selection.reason_against(node):
-            new = list(quantize_table(node, root, editor, account))
+            new = list(quantize_table(node, scope, editor, account))
         else:
             new = [replaced.get(id(node), node)]
         for each in new:
             made.append(_reading_pairs(each, names, work))
             for name in each.output:
                 made += _pair(name, work)
-    editor.replace_nodes(root, [*work.before, *made])
-    _keep_outputs(root, work)
+    editor.replace_nodes(scope, [*work.before, *made])
+    _keep_outputs(scope, work)
 
 
 def _parameters(
@@ -219,7 +230,7 @@ def _dequantized_bias(
     codes = np.clip(np.rint(bias.astype(np.float64) / scale), -_LARGEST, _LARGEST)
     editor, base = work.editor, product.node.input[2]
     result = editor.fresh(f"{base}_dequantized")
-    scope = editor.root
+    scope = work.plan.scope
     extra = {} if made.axis is None else {"axis": 0}
     zero = np.zeros(scale.shape, np.int32)
     work.before.append(
@@ -243,7 +254,7 @@ def _pair(name: str, work: _Work) -> list[onnx.NodeProto]:
     if name not in work.plan.pairs:
         return []
     scale, zero = work.activations[name]
-    fresh, scope = work.editor.fresh, work.editor.root
+    fresh, scope = work.editor.fresh, work.plan.scope
     codes, back = fresh(f"{name}_QuantizeLinear_Output"), fresh(f"{name}_DequantizeLinear_Output")
     kind = work.codes.value
     signed, bits = kind.startswith("int"), int(kind.removeprefix("u").removeprefix("int"))
