@@ -233,6 +233,52 @@ def test_a_range_chosen_at_run_time_errs_by_rounding():
     assert report.closure.total == pytest.approx(moved, rel=1e-3)
 
 
+@pytest.mark.parametrize("beside", [(), ("s",), ("z",), ("s", "z")])
+@pytest.mark.parametrize("moved_on", [False, True])
+def test_codes_of_a_range_chosen_at_run_time_as_output(beside, moved_on):
+    """With or without their scale and zero point as further outputs, which are no values."""
+    net, plain = Network(), Network()
+    for each in (net, plain):
+        each.input("x", ["n"])
+        each.node("Relu", ["x"], "r")
+    net.nodes.append(helper.make_node("DynamicQuantizeLinear", ["r"], ["q", "s", "z"], name="/q"))
+    name = "q"
+    if moved_on:
+        name = net.node("Reshape", ["q", net.constant("flat", np.array([-1, 1]))], "column")
+    net.output(name, TensorProto.UINT8)
+    for other in beside:
+        net.output(other, TensorProto.FLOAT if other == "s" else TensorProto.UINT8)
+    operator, inputs = "Identity", ["r"]
+    if moved_on:
+        operator, inputs = "Reshape", ["r", plain.constant("flat", np.array([-1, 1]))]
+    plain.output(plain.node(operator, inputs, name))
+    x = np.array([1, 2.3, 3, -4], np.float32)
+    step, exact = np.float32(3 / 255), np.maximum(x, 0)
+    moved = relative_error(exact, np.rint(exact / step) * step)
+    for float_model in (plain.model(), None):
+        report = explained(float_model, net.model(), {"x": x}, batch_size=4)
+        assert agrees(report)
+        assert report.metric.outputs == (name,)
+        assert [entry.site.name for entry in report.entries] == ["r"]
+        assert report.closure.total == pytest.approx(moved, rel=1e-3)
+        assert "depend on --batch-size, here 4" in " ".join(str(report).split())
+
+
+@pytest.mark.parametrize("x", [[-1, -2, -0.5], [0, 0, 0], [5, 5, 5]])
+def test_nothing_but_a_quantizer_moves_nothing_on_one_value(x):
+    net = Network()
+    net.input("x", ["n"])
+    net.node("Relu", ["x"], "r")
+    net.nodes.append(helper.make_node("DynamicQuantizeLinear", ["r"], ["q", "s", "z"], name="/q"))
+    for name, kind in (
+        ("q", TensorProto.UINT8),
+        ("s", TensorProto.FLOAT),
+        ("z", TensorProto.UINT8),
+    ):
+        net.output(name, kind)
+    assert explained(None, net.model(), {"x": np.array(x, np.float32)}).closure.total == 0
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_has_no_range_is_refused_with_its_place(bad):
     with pytest.raises(NonFiniteValue, match=r"input 'x' is not finite; got (nan|inf) at \(1,\)"):
@@ -343,6 +389,32 @@ def test_a_batch_without_samples_is_refused():
 def test_outputs_without_elements_are_refused():
     with pytest.raises(OutputNotComparable, match=r"no element to compare.*y float32\[1, 0\]"):
         foldmark.explain(*product(np.ones((4, 0))), {"x": draw(3, 4)})
+
+
+def selecting() -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """Give the positive elements of a product: as many as there are."""
+    net, plain = Network(), Network()
+    w = draw(4, 2)
+    x = {net: net.pair("x", np.float32(0.05), np.uint8(128)), plain: "x"}
+    for each in (net, plain):
+        each.input("x", ["n", 4])
+        each.node("MatMul", [x[each], each.constant("w", w)], "m")
+        each.node("Reshape", ["m", each.constant("flat", np.array([-1]))], "f")
+        each.node("Greater", ["f", each.constant("bar", np.float32(0))], "g")
+        each.node("Compress", ["f", "g"], "y", axis=0)
+        each.output("y")
+    return plain.model(), net.model()
+
+
+def test_first_samples_without_elements_in_their_outputs():
+    exact, near = selecting()
+    (w,) = (numpy_helper.to_array(t) for t in exact.graph.initializer if t.name == "w")
+    target = np.concatenate([-np.ones((3, 2)), np.ones((5, 2))]) + 0.1 * draw(8, 2)
+    x = (target @ np.linalg.pinv(w)).astype(np.float32)
+    report = explained(exact, near, {"x": x}, batch_size=1)
+    assert agrees(report)
+    assert report.cost.samples == 8
+    assert report.closure.total > 0
 
 
 def test_a_weight_without_elements_carries_nothing():

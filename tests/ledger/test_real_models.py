@@ -71,9 +71,10 @@ def test_the_account_closes_and_isolation_confirms_it(case):
 def confirm_by_isolation(exact, copy, data, report):
     """Switch the three largest sites off in turn, and together; measure what that saves."""
     models = Models(read_model(exact), read_model(copy))
-    (batch,) = open_data(data, models.widest).batches(1 << 20)
+    batch, choice = choice_for(
+        models, open_data(data, models.widest), 1 << 20, report.metric.name, report.metric.outputs
+    )
     way, real = models.way(batch.feeds), models.run_real(batch.feeds)
-    choice = choice_for(models, batch, report.metric.name, report.metric.outputs)
     target = Ruler(choice).target(batch, models.run_exact(batch.feeds), real)
     recording = way.record(batch.feeds)
     whole = target.measure(recording.simulated)

@@ -117,3 +117,8 @@ class QuantizedGraph:
     skeleton: onnx.ModelProto
     sites: tuple[Site, ...]
     unmatched: tuple[UnmatchedWeight, ...]
+
+    @property
+    def is_dynamic(self) -> bool:
+        """True when a scale is chosen at run time: what one sample gives depends on its batch."""
+        return any(site.encoding.is_dynamic for site in self.sites)

@@ -35,8 +35,10 @@ _MANY_NODES = 32
 _PATIENCE = 3
 # Below this part of the tolerance the next batch tries with fewer nodes.
 _EASY = 0.2
-# What goes on inside (born or arrived, softmax gains) is looked at in so many batches.
-_INNER_BATCHES = 8
+# What goes on inside (born or arrived, softmax gains) is looked at in so many samples.
+_INNER_SAMPLES = 32
+# And whether the replay is the quantized model in so many.
+_REPLAY_SAMPLES = 4
 
 _Arrays = Mapping[str, NDArray[np.generic]]
 
@@ -144,7 +146,7 @@ class AccountTaker:
         target = self._ruler.target(batch, exact, real)
         self._add_ends(batch, target, recording, exact, real)
         self._flips.add(batch, exact, real)
-        if number == 0:
+        if batch.first < _REPLAY_SAMPLES:
             self._check_replay(replay, recording)
         if self.refused is None:
             try:
@@ -161,7 +163,7 @@ class AccountTaker:
             else:
                 without = target.measure(replay.outputs(recording, 1.0, without=[site.name]))
                 tally.add_switched(number, batch.first, *tensors, self._ends - without)
-        if number < _INNER_BATCHES:
+        if batch.first < _INNER_SAMPLES:
             self._add_inner(way, recording)
 
     def _add_ends(
@@ -273,6 +275,8 @@ class AccountTaker:
 
     def _entries(self, total: float) -> tuple[tuple[Entry, ...], float | None]:
         tallies, weights = list(self._tallies.values()), np.array(self._sums.weights)
+        for tally in tallies:
+            tally.settle()
         weight = float(weights.sum()) or 1.0
         amounts = np.zeros((len(weights), len(tallies)))
         for column, tally in enumerate(tallies):

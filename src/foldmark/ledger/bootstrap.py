@@ -1,4 +1,4 @@
-"""How sure the entries are: the account drawn again from its own batches."""
+"""How sure the entries are: the account drawn again from its own samples, batch by batch."""
 
 from dataclasses import dataclass
 

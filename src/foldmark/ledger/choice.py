@@ -1,7 +1,7 @@
 """Which outputs are compared, and how: asked for, or read off their shape and name."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from foldmark.errors import ModelsDiffer, OutputNotComparable
 from foldmark.ledger.metrics import Metric
 
-__all__ = ["MetricChoice", "choose_metric"]
+__all__ = ["MetricChoice", "check_same_outputs", "choose_metric", "has_elements"]
 
 _LOGIT_NAMES = ("logit", "prob", "score", "class", "softmax")
 _VECTOR_NAMES = ("embed", "pool", "feature", "hidden", "vector")
@@ -25,12 +25,20 @@ class MetricChoice:
         outputs: the names of the outputs that are compared.
         probabilities: those of them that are already a softmax.
         reason: one sentence that says why.
+        powers: sum of squares per sample of each of several outputs, which then count alike.
     """
 
     metric: Metric
     outputs: tuple[str, ...]
     probabilities: frozenset[str]
     reason: str
+    powers: Mapping[str, float] = field(default_factory=dict)
+
+
+def has_elements(results: Mapping[str, NDArray[np.generic]], outputs: Sequence[str]) -> bool:
+    """Return True when one of the outputs (of those of floats when none are named) has any."""
+    floats = [name for name, array in results.items() if array.dtype.kind == "f"]
+    return any(name in results and results[name].size for name in outputs or floats)
 
 
 def choose_metric(
@@ -61,7 +69,7 @@ def choose_metric(
     chosen = tuple(outputs) or tuple(comparable)
     if not any(results[name].size for name in chosen):
         raise OutputNotComparable(
-            "no element to compare in the first samples' outputs", got=_listed(results)
+            "no element to compare in any sample's outputs", got=_listed(results)
         )
     probable = frozenset(name for name in chosen if _is_softmax(model, name))
     if metric is not None:

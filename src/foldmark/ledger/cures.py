@@ -8,9 +8,8 @@ treatment would leave, change = delta - delta' and
 where M_only adds the change alone to the float model: right to second order, one forward pass.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 import numpy as np
 
@@ -20,7 +19,8 @@ from foldmark.ledger.choice import MetricChoice
 from foldmark.ledger.entries import Entry
 from foldmark.ledger.fixes import Fix
 from foldmark.ledger.models import Models, is_constant
-from foldmark.ledger.replay import Integral, Recording, Replay, dot
+from foldmark.ledger.recording import Float32, Recording, dot
+from foldmark.ledger.replay import Integral, Replay
 from foldmark.ledger.targets import BatchTarget, Ruler
 from foldmark.ledger.treated import treated_model
 from foldmark.ledger.treatments import Treatment, candidates, smoothed
@@ -31,10 +31,13 @@ __all__ = ["find_cures"]
 
 _SITES = 5
 _LEAST_SHARE = 0.02
-_BATCHES = 4
+# Cures are priced and measured on the first samples alone, so many or a batch.
+_SAMPLES = 16
 _MOST_NODES = 16
 _ALONE = 3
 _LISTED = 10
+# So many treatments of a site, the best to first order, are priced to second order.
+_PRICED = 3
 # A treatment is as good as the best when it saves this part of what that saves.
 _AS_GOOD = 0.8
 
@@ -45,6 +48,7 @@ class _Candidate:
 
     treatments: tuple[tuple[Site, Treatment], ...]
     change: str
+    first_order: float = 0.0
     predicted: float = 0.0
     measured: float | None = None
 
@@ -65,6 +69,7 @@ class _Sample:
     recording: Recording
     target: BatchTarget
     integral: Integral
+    count: int
 
     def present(self, candidate: _Candidate) -> list[tuple[Site, Treatment]]:
         """Return the candidate's sites that lie on the path of this batch."""
@@ -78,29 +83,55 @@ class _Pricing:
     samples: Sequence[_Sample]
     harm: float
     weight: float = field(init=False)
+    moved: float = field(init=False)
 
     def __post_init__(self) -> None:
-        """Sum the weights once."""
+        """Sum the weights and the change once."""
         self.weight = sum(sample.target.weight for sample in self.samples) or 1.0
+        moved = sum(
+            sample.target.measure(sample.recording.simulated)
+            - sample.target.measure(sample.recording.start)
+            for sample in self.samples
+        )
+        self.moved = moved / self.weight
+
+    @property
+    def count(self) -> int:
+        """How many samples there are."""
+        return sum(sample.count for sample in self.samples)
+
+    def guess(self, candidate: _Candidate) -> None:
+        """Predict to first order, by the gradients that are there."""
+        total = sum(
+            self._linear(sample, self._changes(sample, candidate)) for sample in self.samples
+        )
+        candidate.first_order = self.harm * total / self.weight
 
     def price(self, candidate: _Candidate) -> None:
         """Predict what a candidate saves."""
         total = 0.0
         for sample in self.samples:
-            recording, changes, linear = sample.recording, {}, 0.0
-            for site, treatment in sample.present(candidate):
-                before = recording.before[site.name]
-                left = treatment.apply(before) - before
-                changes[site.name] = recording.delta[site.name] - left
-                if site.name in sample.integral.gradients:
-                    gradient = sample.integral.gradients[site.name]
-                    linear += dot(gradient, np.ascontiguousarray(changes[site.name]))
+            changes = self._changes(sample, candidate)
             if not changes:
                 continue
+            recording = sample.recording
             outputs = sample.replay.outputs(recording, 1.0, only=changes, instead=changes)
             own = sample.target.measure(outputs) - sample.target.measure(recording.start)
-            total += 2 * linear - own
+            total += 2 * self._linear(sample, changes) - own
         candidate.predicted = self.harm * total / self.weight
+
+    def _changes(self, sample: _Sample, candidate: _Candidate) -> dict[str, Float32]:
+        """Return by how much a candidate changes the error of each of its sites."""
+        changes = {}
+        for site, treatment in sample.present(candidate):
+            before = sample.recording.before[site.name]
+            left = treatment.apply(before) - before
+            changes[site.name] = np.ascontiguousarray(sample.recording.delta[site.name] - left)
+        return changes
+
+    def _linear(self, sample: _Sample, changes: Mapping[str, Float32]) -> float:
+        gradients = sample.integral.gradients
+        return sum(dot(gradients[name], c) for name, c in changes.items() if name in gradients)
 
     def measure(self, candidate: _Candidate) -> None:
         """Apply a candidate in simulation and measure what it saves."""
@@ -119,11 +150,18 @@ class _Pricing:
 
 
 def find_cures(
-    models: Models, choice: MetricChoice, account: Account, data: Data, batch_size: int
+    models: Models,
+    choice: MetricChoice,
+    account: Account,
+    data: Data,
+    batch_size: int,
+    *,
+    on_step: Callable[[float], None] = lambda _: None,
 ) -> tuple[Fix, ...]:
     """Return the cures of the largest sites, largest predicted saving first.
 
-    They are priced and measured on the first batches alone. Savings are in the metric's unit.
+    They are priced and measured on the first samples alone. Savings are in the metric's unit.
+    `on_step` is called with the share of the work that is done.
     """
     harm = account.change.harm
     worst = [
@@ -135,44 +173,57 @@ def find_cures(
         return ()
     nodes = min(account.nodes, _MOST_NODES)
     pricing = _Pricing(_samples(models, choice, data, batch_size, nodes), harm)
-    by_site, preferred = [], []
+    by_site, priced, preferred = [], [], []
     for entry in worst:
         met = [s for s in pricing.samples if entry.site.name in s.recording.before]
         if met:
             by_site.append(_candidates(entry, met[0]))
-    for found in by_site:
-        for candidate in found:
+    for place, found in enumerate(by_site):
+        promising = _promising(pricing, found)
+        for candidate in promising:
             pricing.price(candidate)
-        preferred.append(_preferred(found))
+        preferred.append(_preferred(promising))
+        priced.append(promising)
+        on_step((place + 1) / (len(by_site) + 1))
     preferred = [each for each in preferred if each.predicted > 0]
     if not by_site:
         return ()
     # The first site in float as well: what any treatment of it can save at most.
-    for candidate in [*preferred[:_ALONE], by_site[0][0]]:
+    for candidate in [*preferred[:_ALONE], priced[0][0]]:
         if candidate.measured is None:
             pricing.measure(candidate)
-    listed = [candidate for found in by_site for candidate in found]
+    listed = [candidate for found in priced for candidate in found]
     if len(preferred) > 1:
         together = _together(preferred)
         pricing.price(together)
         pricing.measure(together)
         listed.append(together)
-    total = account.change.change
-    return tuple(_fix(each, harm, total) for each in _ranked(listed, preferred))
+    return tuple(_fix(each, pricing) for each in _ranked(listed, preferred))
+
+
+def _promising(pricing: _Pricing, found: Sequence[_Candidate]) -> list[_Candidate]:
+    """Return the site in float, which bounds the others, and the best to first order."""
+    in_float, others = found[0], list(found[1:])
+    for candidate in others:
+        pricing.guess(candidate)
+    others.sort(key=lambda each: -each.first_order)
+    return [in_float, *others[:_PRICED]]
 
 
 def _samples(
     models: Models, choice: MetricChoice, data: Data, batch_size: int, nodes: int
 ) -> list[_Sample]:
     ruler, samples = Ruler(choice), []
-    for batch in islice(data.batches(batch_size), _BATCHES):
+    for batch in data.batches(batch_size):
         way = models.way(batch.feeds)
         replay = way.replay
         recording = way.record(batch.feeds)
         exact = models.run_exact(batch.feeds)
         target = ruler.target(batch, exact, recording.simulated)
         integral = replay.integrate(recording, target.piece, target.feeds, nodes=nodes)
-        samples.append(_Sample(replay, recording, target, integral))
+        samples.append(_Sample(replay, recording, target, integral, batch.samples))
+        if sum(sample.count for sample in samples) >= _SAMPLES:
+            break
     return samples
 
 
@@ -241,6 +292,14 @@ def _ranked(listed: Sequence[_Candidate], preferred: Sequence[_Candidate]) -> li
     return sorted(chosen, key=lambda each: -each.predicted)
 
 
-def _fix(candidate: _Candidate, harm: float, total: float) -> Fix:
-    share = candidate.predicted * harm / total if total else 0.0
-    return Fix(candidate.sites, candidate.change, candidate.predicted, candidate.measured, share)
+def _fix(candidate: _Candidate, pricing: _Pricing) -> Fix:
+    harmed = pricing.harm * pricing.moved
+    return Fix(
+        candidate.sites,
+        candidate.change,
+        candidate.predicted,
+        candidate.measured,
+        candidate.predicted / harmed if harmed else 0.0,
+        pricing.moved,
+        pricing.count,
+    )

@@ -16,7 +16,9 @@ class Fix:
         change: the treatment in words ("leave in float", "per channel").
         predicted: what it saves of the metric's change, by the account.
         measured: what it saves in simulation; None when it was not run.
-        share: predicted / change of the metric.
+        share: predicted / moved.
+        moved: by how much the metric moved on the samples that cures were priced on.
+        samples: how many these are.
     """
 
     sites: tuple[str, ...]
@@ -24,6 +26,8 @@ class Fix:
     predicted: float
     measured: float | None
     share: float
+    moved: float
+    samples: int
 
     @property
     def parts(self) -> bool:

@@ -11,10 +11,21 @@ from foldmark.ledger.causes import Cause, split_error
 from foldmark.ledger.entries import Group, Origin
 from foldmark.ledger.facts import SiteFactsCollector
 from foldmark.ledger.grid import Grid
+from foldmark.ledger.recording import dot, is_stored
 
 __all__ = ["SiteTally"]
 
 _GROUPS_KEPT = 8
+
+
+@dataclass
+class _Stored:
+    """The sum of a stored tensor's gradients over batches, and what it is to be split by."""
+
+    before: NDArray[np.float32]
+    delta: NDArray[np.float32]
+    gradient: NDArray[np.float32]
+    grid: Grid
 
 
 @dataclass
@@ -34,6 +45,7 @@ class SiteTally:
     amounts: dict[int, float] = field(default_factory=dict)
     causes: dict[Cause, float] = field(default_factory=dict)
     parts: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    _stored: "_Stored | None" = None
     _born: float = 0.0
     _arrived: float = 0.0
     _power: float = 0.0
@@ -50,17 +62,42 @@ class SiteTally:
         grid = self._see(batch, first_sample, before, delta)
         if gradient is None:
             return
-        parts = split_error(before, delta, grid)
-        products = {cause: gradient * part for cause, part in parts.items()}
-        for cause, product in products.items():
-            amount = float(product.sum(dtype=np.float64))
+        if not is_stored(self.site):
+            self.amounts[batch] += self._split(before, delta, gradient, grid)
+            return
+        # The error of a stored tensor is the same in every batch: it is split once, at the end.
+        if self._stored is not None and self._stored.delta is not delta:
+            self.settle()
+        if self._stored is None:
+            self._stored = _Stored(before, delta, np.zeros_like(gradient), grid)
+        self._stored.gradient += gradient
+        self.amounts[batch] += dot(gradient, delta)
+
+    def settle(self) -> None:
+        """Split what was added of a stored tensor; before that, causes and parts lack it."""
+        if self._stored is not None:
+            stored, self._stored = self._stored, None
+            self._split(stored.before, stored.delta, stored.gradient, stored.grid)
+
+    def _split(
+        self,
+        before: NDArray[np.float32],
+        delta: NDArray[np.float32],
+        gradient: NDArray[np.float32],
+        grid: Grid,
+    ) -> float:
+        """Add the entry to its causes and to its parts along the axes; return it."""
+        total = 0.0
+        for cause, part in split_error(before, delta, grid).items():
+            amount = float((gradient * part).sum(dtype=np.float64))
             self.causes[cause] = self.causes.get(cause, 0.0) + amount
-            self.amounts[batch] += amount
+            total += amount
         whole = gradient * delta
         for axis, name in enumerate(axis_names(self.site, whole.ndim)):
             if name != "sample" and whole.shape[axis] > 1:
                 others = tuple(i for i in range(whole.ndim) if i != axis)
                 self._add_part(name, whole.sum(others, dtype=np.float64))
+        return total
 
     def add_switched(
         self,

@@ -12,7 +12,6 @@ from foldmark.ledger.choice import MetricChoice
 from foldmark.ledger.layout import Layout
 from foldmark.ledger.metrics import (
     Measured,
-    Metric,
     Target,
     emit_metric,
     measure,
@@ -64,10 +63,9 @@ class BatchTarget:
 
 @dataclass
 class Ruler:
-    """Makes every batch's target; outputs are scaled alike by what the first batch shows."""
+    """Makes every batch's target; several outputs are scaled so that they count alike."""
 
     choice: MetricChoice
-    _scales: dict[str, float] = field(default_factory=dict)
     _pieces: dict[object, Callable[[Emitter], str]] = field(default_factory=dict)
 
     def target(self, batch: Batch, exact: _Outputs, quantized: _Outputs) -> BatchTarget:
@@ -87,19 +85,11 @@ class Ruler:
                 row_weight=_row_weight(batch, layout),
                 labels=batch.labels,
                 quantized=quantized[name],
-                scale=self._scale(name, exact[name], layout),
+                scale=1.0 / (self.choice.powers.get(name) or 1.0),
             )
         shapes = tuple((name, target.layout) for name, target in targets.items())
         piece = self._pieces.setdefault(shapes, partial(emit_metric, targets=targets))
         return BatchTarget(targets, piece)
-
-    def _scale(self, name: str, exact: NDArray[np.generic], layout: Layout) -> float:
-        if len(self.choice.outputs) == 1 or self.choice.metric is not Metric.RELATIVE_ERROR:
-            return 1.0
-        if name not in self._scales:
-            power = float((layout.apply(exact) ** 2).sum()) / layout.rows[0]
-            self._scales[name] = 1.0 / power if power else 1.0
-        return self._scales[name]
 
 
 def _row_weight(batch: Batch, layout: Layout) -> NDArray[np.float64] | None:

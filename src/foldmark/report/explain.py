@@ -1,6 +1,8 @@
 """`foldmark.explain`: two models and some inputs become an account."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +10,7 @@ from numpy.typing import NDArray
 from foldmark.errors import BadInput
 from foldmark.formats.onnx_file import ModelSource, read_model
 from foldmark.ledger.account import TOLERANCE, Account, AccountTaker
-from foldmark.ledger.choice import MetricChoice, check_same_outputs, choose_metric
+from foldmark.ledger.choice import MetricChoice, check_same_outputs, choose_metric, has_elements
 from foldmark.ledger.cures import find_cures
 from foldmark.ledger.entries import Entry, Subtotal
 from foldmark.ledger.findings import Cost
@@ -22,8 +24,14 @@ from foldmark.runtimes.batches import Batch, Data, DataLike, open_data
 __all__ = ["choice_for", "explain"]
 
 _LARGEST_BATCH = 32
-# So many batches at least, where the samples allow it: intervals are drawn over batches.
-_WANTED_BATCHES = 8
+# Intervals are drawn over batches: up to so many samples each is a batch of its own.
+_ALONE = 32
+# Where scales are chosen at run time they depend on the batch, which had better be a large one.
+_DYNAMIC_BATCHES = 8
+# Several outputs are weighed against each other on so many samples.
+_WEIGHED = 32
+# Cures are priced on batches of so many.
+_CURED = 16
 # From this part of the change on, it is asked which operators make up the kernel line.
 _NOTABLE = 0.01
 
@@ -51,10 +59,12 @@ def explain(
     metric           what is compared; chosen by the output's name and shape when None
     outputs          names of the outputs that are compared; all of floats when empty
     samples          at most so many
-    batch_size       samples that run at once; memory is one batch
+    batch_size       samples that run at once; memory is one batch, and intervals are drawn over
+                     batches. By default one up to 32 samples, more beyond; where scales are
+                     chosen at run time, from the whole batch, an eighth of the samples
     label_name       array of `data` that holds the labels, where there is one
     cures            whether cures are priced and measured
-    on_samples       called with (samples done, samples in all)
+    on_samples       called with (work done, work in all)
 
     The account:  total measured change = graph + sum of entries + kernel + quadrature
 
@@ -69,45 +79,77 @@ def explain(
     known = None if labels is None else np.asarray(labels)
     opened = open_data(data, models.widest, known, label_name, samples)
     count = opened.samples
-    size = batch_size or min(_LARGEST_BATCH, max(1, count // _WANTED_BATCHES))
-    first = next(iter(opened.batches(size)))
-    models.way(first.feeds)  # what can't be read is said before anything long is run
-    choice = choice_for(models, first, metric, outputs)
+    # What can't be read is said before anything long is run.
+    way = models.way(next(iter(opened.batches(1))).feeds)
+    size = batch_size or _batch_size(count, way.graph.is_dynamic)
+    first, choice = choice_for(models, opened, size, metric, outputs)
     done = 0
 
     def advance(more: int) -> None:
         nonlocal done
         done += more
         if on_samples is not None:
-            on_samples(done, count)
+            on_samples(done, 2 * count if cures else count)
+
+    def advance_cures(part: float) -> None:
+        if on_samples is not None:
+            on_samples(count + int(part * count), 2 * count)
 
     account = AccountTaker(models, choice, advance).take(opened, size)
     wanted = cures and account.refused is None
-    fixes = find_cures(models, choice, account, opened, size) if wanted else ()
+    # Samples can share a batch here: nothing is drawn from the cures of single samples.
+    shared = size if batch_size or way.graph.is_dynamic else max(size, min(_CURED, count))
+    fixes = (
+        find_cures(models, choice, account, opened, shared, on_step=advance_cures) if wanted else ()
+    )
     kernels: tuple[KernelDifference, ...] = ()
     if abs(account.closure.kernel) > _NOTABLE * abs(account.closure.total):
         way = models.way(first.feeds)
         kernels = kernel_differences(way.graph.original, way.fed(first.feeds))
-    return _explanation(models, account, opened, fixes, kernels)
+    dynamic = size if way.graph.is_dynamic else None
+    return _explanation(models, account, opened, fixes, kernels, dynamic_batch=dynamic)
+
+
+def _batch_size(samples: int, is_dynamic: bool) -> int:
+    wanted = samples // _DYNAMIC_BATCHES if is_dynamic else ceil(samples / _ALONE)
+    return min(_LARGEST_BATCH, max(1, wanted))
 
 
 def choice_for(
-    models: Models, first: Batch, metric: Metric | str | None, outputs: Sequence[str]
-) -> MetricChoice:
-    """Return what is compared, chosen on a first batch.
+    models: Models, data: Data, size: int, metric: Metric | str | None, outputs: Sequence[str]
+) -> tuple[Batch, MetricChoice]:
+    """Return the first batch whose outputs have elements, and what is compared on all of them.
 
     Raises OutputNotComparable or ModelsDiffer when the outputs can't be laid side by side.
     """
-    exact = models.run_exact(first.feeds)
+    for batch in data.batches(size):
+        exact = models.run_exact(batch.feeds)
+        if has_elements(exact, outputs):
+            break
     choice = choose_metric(
         models.exact or models.quantized,
         exact,
-        has_labels=first.labels is not None,
+        has_labels=batch.labels is not None,
         metric=_metric(metric),
         outputs=outputs,
     )
-    check_same_outputs(exact, models.run_real(first.feeds), choice.outputs)
-    return choice
+    check_same_outputs(exact, models.run_real(batch.feeds), choice.outputs)
+    if len(choice.outputs) > 1 and choice.metric is Metric.RELATIVE_ERROR:
+        choice = replace(choice, powers=_powers(models, data, size, choice.outputs))
+    return batch, choice
+
+
+def _powers(models: Models, data: Data, size: int, outputs: Sequence[str]) -> dict[str, float]:
+    """Return the sum of squares of each output, per sample, over the first samples."""
+    sums, seen = dict.fromkeys(outputs, 0.0), 0
+    for batch in data.batches(size):
+        exact = models.run_exact(batch.feeds)
+        for name in outputs:
+            sums[name] += float((exact[name].astype(np.float64) ** 2).sum())
+        seen += batch.samples
+        if seen >= _WEIGHED and all(sums.values()):
+            break
+    return {name: power / seen for name, power in sums.items()}
 
 
 def _metric(metric: Metric | str | None) -> Metric | None:
@@ -125,6 +167,8 @@ def _explanation(
     data: Data,
     fixes: tuple[Fix, ...],
     kernels: tuple[KernelDifference, ...],
+    *,
+    dynamic_batch: int | None,
 ) -> Explanation:
     entries = account.entries
     return Explanation(
@@ -146,12 +190,17 @@ def _explanation(
         is_random=data.is_random,
         first_holds=account.first_holds,
         replay_error=account.replay_error,
-        notes=(*models.notes, *_notes(account)),
+        notes=(*models.notes, *_notes(account, dynamic_batch)),
     )
 
 
-def _notes(account: Account) -> tuple[str, ...]:
+def _notes(account: Account, dynamic_batch: int | None) -> tuple[str, ...]:
     notes = []
+    if dynamic_batch is not None:
+        notes.append(
+            f"Scales are chosen at run time from each whole batch: they depend on --batch-size, "
+            f"here {dynamic_batch}, and intervals are over batches."
+        )
     if account.refused is not None:
         notes.append(
             f"No derivative ({account.refused.sentence().partition('. ')[0]}): sites were switched "

@@ -59,6 +59,8 @@ def to_json(report: Findings) -> dict[str, Any]:
                     "predicted": fix.predicted,
                     "measured": fix.measured,
                     "share": fix.share,
+                    "moved": fix.moved,
+                    "samples": fix.samples,
                 }
                 for fix in report.fixes
             ],

@@ -243,8 +243,11 @@ def _fixes(report: Findings) -> str:
             f"{f'{fix.change}: {fitted(where, max(room, 16))}':<58}"
             f"{number(fix.predicted, 3):>11}{measured:>11}"
         )
-    moved = number(report.metric.change)
-    told = f"What each saves of the {moved} by which {report.metric.title} moved."
+    first = worth[0] if worth else report.fixes[0]
+    told = f"What each saves of the {number(first.moved)} by which {report.metric.title} moved"
+    if first.samples < report.cost.samples:
+        told += f" on the first {counted(first.samples, 'sample')}"
+    told += "."
     if len(worth) < len(report.fixes):
         few = len(report.fixes) - len(worth)
         told += f" {few} more would save less than {percent(_WORTH)} of it."

@@ -68,5 +68,5 @@ def wrapped(text: str, width: int = 80, *, first: str = "", later: str = "") -> 
     later    what begins the others
     """
     kept = text.replace(" %", "\N{NO-BREAK SPACE}%")
-    lines = fill(kept, width, initial_indent=first, subsequent_indent=later)
+    lines = fill(kept, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
     return lines.replace("\N{NO-BREAK SPACE}", " ")

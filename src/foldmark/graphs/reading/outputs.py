@@ -29,8 +29,9 @@ _RESULT_PARAMETERS = {
 def with_float_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with a DequantizeLinear behind every output that is codes.
 
-    The outputs keep their names. The model given is not changed; it is returned itself when
-    all its outputs are numbers already.
+    The outputs keep their names; outputs that are only the scale and zero point of another's
+    codes are dropped. The model given is not changed; it is returned itself when all its outputs
+    are numbers already.
     """
     makers = {name: node for node in model.graph.node for name in node.output}
     kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
@@ -51,6 +52,10 @@ def with_float_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
             node = helper.make_node("DequantizeLinear", inputs, [value.name], f"{value.name}_real")
             changed.graph.node.append(node)
             value.type.tensor_type.elem_type = kinds.get(scale, onnx.TensorProto.FLOAT)
+    computed = {name for pair in found.values() for name in pair if name in makers}
+    kept = [value for value in changed.graph.output if value.name not in computed]
+    del changed.graph.output[:]
+    changed.graph.output.extend(kept)
     return changed
 
 
@@ -58,7 +63,10 @@ def _parameters(value: str, makers: dict[str, onnx.NodeProto]) -> tuple[str, str
     """Return scale and zero point of an output's codes, None when they are no codes."""
     node = makers.get(value)
     while node is not None and only_moves(node):
-        node = makers.get(node.input[data_inputs(node)[0]])
+        value = node.input[data_inputs(node)[0]]
+        node = makers.get(value)
+    if node is not None and node.op_type == "DynamicQuantizeLinear" and value == node.output[0]:
+        return node.output[1], node.output[2]
     places = _RESULT_PARAMETERS.get(node.op_type) if node is not None else None
     if node is None or places is None or len(node.input) <= places[0]:
         return None
