@@ -1,7 +1,7 @@
 """What the products of a model read, over all the data: the evidence that methods work from."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -30,6 +30,15 @@ class Evidence:
 
     inputs: Mapping[str, Inputs]
     windows: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+
+    def without(self, columns: Mapping[str, NDArray[np.int64]]) -> "Evidence":
+        """Return the evidence as if these columns of these tensors were always zero."""
+        inputs = dict(self.inputs)
+        for name in inputs.keys() & columns.keys():
+            H = inputs[name].H.copy()
+            H[columns[name]], H[:, columns[name]] = 0, 0
+            inputs[name] = replace(inputs[name], H=H)
+        return Evidence(inputs, self.windows)
 
     def moment(self, product: Product) -> NDArray[np.float64] | None:
         """Return H (groups, in, in) of a product's inputs, None where nothing is known."""

@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from foldmark import rules
 from foldmark.calibrate.calibration import Calibration, calibrate
@@ -28,6 +30,7 @@ from foldmark.recipes.coders import (
 )
 from foldmark.recipes.evidence import Evidence, observe_inputs, observe_layers
 from foldmark.recipes.moving import chosen_products, correct_biases, scale_for_awq, smooth
+from foldmark.recipes.outliers import find_outliers, without_columns
 from foldmark.recipes.recipe import Form, MethodName, Mode, Recipe
 from foldmark.recipes.recipe_file import recipe_text
 from foldmark.recipes.rotating import rotate
@@ -137,7 +140,8 @@ def _static(work: _Work) -> onnx.ModelProto:
     fold_batch_norms(folding, work.account)
     fold_pads(folding, work.account)
     work.model = folding.finish()
-    coder = _moved_and_coder(work)
+    _move(work)
+    coder = _coder(work, {})
     editor = Editor(uniquely_named(work.model))
     wanted = [plan.observed() for plan in plan_pairs(editor, Account(), work.selection)]
     names = list(dict.fromkeys(name for each in wanted for name in each))
@@ -151,27 +155,37 @@ def _static(work: _Work) -> onnx.ModelProto:
     return to_operators(made, work.account) if recipe.form is Form.QOPERATOR else made
 
 
-def _moved_and_coder(work: _Work) -> Coder:
-    """Apply the recipe's methods to the float model and return what makes the codes."""
-    methods, account = work.recipe.methods, work.account
-    schemes = _schemes(work.recipe)
+def _move(work: _Work) -> None:
+    """Apply the methods that change the float model without changing what it computes."""
     _rotated(work)
-    if MethodName.SMOOTHQUANT in methods:
+    if MethodName.SMOOTHQUANT in work.recipe.methods:
         seen = _inputs(work, "smoothquant")
-        work.model = smooth(work.model, seen, work.selection, schemes, account)
+        schemes = _schemes(work.recipe)
+        work.model = smooth(work.model, seen, work.selection, schemes, work.account)
+
+
+def _coder(work: _Work, columns: Mapping[str, NDArray[np.int64]]) -> Coder:
+    """Return what makes the weights' codes, biases corrected for it.
+
+    Args:
+        work: the quantization.
+        columns: by tensor, those that the weights' codes leave out.
+    """
+    methods, account = work.recipe.methods, work.account
     coder: Coder = round_to_nearest
     clip = MethodName.MSE_CLIPPING in methods
     solver = _solver(work)
     if solver is not None:
-        coder = CoderBy(_layers(work), solver, clip)
+        coder = CoderBy(_layers(work).without(columns), solver, clip)
     elif clip:
         coder = ClippingCoder(account)
     if MethodName.BIAS_CORRECTION in methods:
         seen = _inputs(work, "bias-correction")
+        schemes = _schemes(work.recipe)
         work.model = correct_biases(
             work.model, seen, work.selection, account, schemes=schemes, coder=coder
         )
-    return coder
+    return without_columns(coder, columns) if columns else coder
 
 
 def _solver(work: _Work) -> Solver | None:
@@ -240,10 +254,27 @@ def _observer(recipe: Recipe) -> Observer:
 
 def _dynamic(work: _Work) -> onnx.ModelProto:
     work.model = raise_opset(work.model, 11, work.account, "DynamicQuantizeLinear")
-    coder = _moved_and_coder(work)
+    _move(work)
+    columns = _outliers(work)
+    coder = _coder(work, columns or {})
     editor = Editor(work.model)
-    quantize_dynamic(editor, work.account, _schemes(work.recipe), work.selection, coder)
+    schemes = _schemes(work.recipe)
+    quantize_dynamic(editor, work.account, schemes, work.selection, coder, columns=columns)
     return editor.finish()
+
+
+def _outliers(work: _Work) -> dict[str, NDArray[np.int64]] | None:
+    """Return the columns of each tensor that stay in float, None without outlier-split."""
+    if MethodName.OUTLIER_SPLIT not in work.recipe.methods:
+        return None
+    products = [
+        each
+        for each in chosen_products(Editor(work.model), work.selection)
+        if each.node.op_type in ("MatMul", "Gemm")
+    ]
+    samples = work.samples("outlier-split")
+    seen = observe_inputs(work.model, products, samples, work.batch_size)
+    return find_outliers(products, seen, work.recipe.outlier_threshold, work.account)
 
 
 def _weight_only(work: _Work) -> onnx.ModelProto:

@@ -6,6 +6,7 @@ from enum import Enum
 
 from foldmark.calibrate.observers import Observer
 from foldmark.errors import InvalidRecipe
+from foldmark.methods.outliers import THRESHOLD
 from foldmark.surgery.activations import ActivationCodes
 
 __all__ = ["Form", "MethodName", "Mode", "Override", "Recipe"]
@@ -37,6 +38,7 @@ class MethodName(Enum):
     SMOOTHQUANT = "smoothquant"
     HADAMARD = "hadamard"
     AWQ = "awq"
+    OUTLIER_SPLIT = "outlier-split"
 
 
 # Which modes a method makes sense in.
@@ -48,7 +50,16 @@ _METHOD_MODES = {
     MethodName.SMOOTHQUANT: (Mode.STATIC, Mode.DYNAMIC),
     MethodName.HADAMARD: (Mode.STATIC, Mode.DYNAMIC, Mode.WEIGHT_ONLY),
     MethodName.AWQ: (Mode.WEIGHT_ONLY,),
+    MethodName.OUTLIER_SPLIT: (Mode.DYNAMIC,),
 }
+_EXCLUSIVE = (
+    (MethodName.GPTQ, MethodName.ADAROUND, "both choose the codes"),
+    (
+        MethodName.BIAS_CORRECTION,
+        MethodName.OUTLIER_SPLIT,
+        "don't go together: the columns in float shift no mean",
+    ),
+)
 _DEFAULT_OPERATORS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Gather")
 
 
@@ -89,6 +100,7 @@ class Recipe:
         activations: codes of static activations.
         observer: how their ranges are chosen.
         methods: beyond rounding to nearest, in this order.
+        outlier_threshold: columns of activations that reach it stay in float (outlier-split).
         overrides: what holds for single nodes.
     """
 
@@ -107,6 +119,7 @@ class Recipe:
     activations: ActivationCodes = ActivationCodes.UINT8
     observer: Observer = field(default_factory=Observer)
     methods: tuple[MethodName, ...] = ()
+    outlier_threshold: float = THRESHOLD
     overrides: tuple[Override, ...] = ()
 
     def __post_init__(self) -> None:
@@ -119,12 +132,13 @@ class Recipe:
                     where=f"recipe {self.name!r}",
                     expected=f"mode {modes}",
                 )
-        if {MethodName.GPTQ, MethodName.ADAROUND} <= set(self.methods):
-            raise InvalidRecipe(
-                "gptq and adaround both choose the codes",
-                where=f"recipe {self.name!r}",
-                expected="one of them",
-            )
+        for one, other, why in _EXCLUSIVE:
+            if {one, other} <= set(self.methods):
+                raise InvalidRecipe(
+                    f"{one.value} and {other.value} {why}",
+                    where=f"recipe {self.name!r}",
+                    expected="one of them",
+                )
         if self.weight_bits not in (4, 8):
             raise InvalidRecipe("weights have 4 or 8 bits", got=str(self.weight_bits))
         if self.weight_bits == 4 and self.mode is not Mode.WEIGHT_ONLY:

@@ -74,6 +74,7 @@ def parse_recipe(text: str, where: str) -> Recipe:
         methods=tuple(
             _enum(each, MethodName, "methods", where) for each in reader.texts("methods", ())
         ),
+        outlier_threshold=float(reader.take("outlier_threshold", float, base.outlier_threshold)),
         observer=_observer(reader.take("observer", dict, {}), where),
         overrides=tuple(_override(each, where) for each in reader.take("rules", list, [])),
     )
@@ -99,6 +100,7 @@ def recipe_text(recipe: Recipe) -> str:
         f"rule = {json.dumps(recipe.rule)}",
         f'activations = "{recipe.activations.value}"',
         f"methods = {json.dumps([each.value for each in recipe.methods])}",
+        f"outlier_threshold = {float(recipe.outlier_threshold)!r}",
         "",
         "[observer]",
         f'method = "{observer.method.value}"',
