@@ -27,9 +27,18 @@ from foldmark.kernels.blocks import PIECE, RUN, Layout, Piece
 from foldmark.kernels.floats import Floats, all_finite, reader
 from foldmark.kernels.loops import Codes
 from foldmark.kernels.precision import Numbers, rounded
+from foldmark.kernels.quotients import codes_of_one_block
 from foldmark.kernels.scratch import scratch
 
-__all__ = ["CodesJob", "codes_dtype", "expanded", "first_place", "raise_non_finite", "work_dtype"]
+__all__ = [
+    "CodesJob",
+    "codes_dtype",
+    "expanded",
+    "first_place",
+    "has_a_quotient_loop",
+    "raise_non_finite",
+    "work_dtype",
+]
 
 
 def codes_dtype(codes: IntegerFormat) -> np.dtype[Any]:
@@ -40,6 +49,21 @@ def codes_dtype(codes: IntegerFormat) -> np.dtype[Any]:
         if np.iinfo(dtype).min <= codes.minimum and codes.maximum <= np.iinfo(dtype).max:
             return dtype
     raise InvalidScheme("no integer dtype holds these codes", got=codes.name)
+
+
+def has_a_quotient_loop(rule: AffineRule) -> bool:
+    """Say whether `quotients` gives a definite rule's codes of any array that it has codes for."""
+    return (
+        rule.scaling == Scaling.DIVIDE
+        and rule.order == ZeroOrder.AFTER_ROUNDING
+        and rule.rounding == Rounding.HALF_EVEN
+        and rule.precision == FLOAT32
+        and rule.clip == Clip.SATURATE
+        and rule.nan == NotANumber.RAISE
+        and rule.infinity == Infinity.RAISE
+        and not rule.zero_is_real
+        and rule.codes.bits <= 16
+    )
 
 
 class CodesJob:
@@ -99,14 +123,32 @@ class CodesJob:
         source = self._in_precision(numbers)
         clean = self._clean and self._clips() and (self.all_finite or all_finite(source))
         if clean and self._has_a_loop():
-            loop = loops.divide_even if self.rule.scaling == Scaling.DIVIDE else loops.multiply_even
-            loop(source, *parameters, *self._limits(), out)
+            self._run_loop(source, *parameters, out)
             return
         scaled = self._before_rounding(source, *parameters)
         special = [] if clean else self._special(numbers, scaled, piece)
         self._store(scaled, *parameters, out)
         for places, code in special:
             out[places] = code
+
+    def _run_loop(
+        self,
+        source: Floats,
+        where: NDArray[np.int64],
+        step: Floats,
+        offset: Floats,
+        segment: int,
+        out: Codes,
+    ) -> None:
+        """Compute the codes of finite numbers in one loop; see `_has_a_loop`."""
+        low, high = self._limits()
+        divides = self.rule.scaling == Scaling.DIVIDE
+        if divides and step.size == 1 and source.flags.c_contiguous and out.flags.c_contiguous:
+            numbers, codes = source.reshape(-1), out.reshape(-1)
+            codes_of_one_block(numbers, step[0, 0], offset[0, 0], low, high, codes)
+            return
+        loop = loops.divide_even if divides else loops.multiply_even
+        loop(source, where, step, offset, segment, low, high, out)
 
     def finish(self) -> Codes:
         """Return the codes once every piece has run.

@@ -6,7 +6,8 @@ slices instead of computed indices, integers of one width, no branch on the data
 composed of them piece by piece, with the pieces small enough to stay in the cache.
 
 Nothing here may change a bit: no relaxed floating-point mode is ever asked for, so products and
-sums are never contracted, divisions never become reciprocals, subnormals are never flushed.
+sums are never contracted, divisions never become reciprocals, subnormals are never flushed. The one
+product and sum that may be, in `lanes`, is part of a proof in `quotients` that holds either way.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from numba.core import cgutils
 from numba.core.typing import signature
 from numba.extending import intrinsic
 
-__all__ = ["compiled", "fused", "is_started", "prefetch"]
+__all__ = ["compiled", "fused", "inlined", "is_started", "prefetch"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,6 +46,12 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 def is_started() -> bool:
     """Say whether some loop is loaded: the first takes far longer than the next ones."""
     return any(loop.overloads for loop in _LOOPS)
+
+
+def inlined(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function part of every loop that calls it: no call to pay for, nothing of its own."""
+    part: Callable[P, R] = njit(inline="always", **_OPTIONS)(function)
+    return part
 
 
 @intrinsic

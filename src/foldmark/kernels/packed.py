@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,13 @@ from foldmark.exact.catalog import FLOAT32
 from foldmark.exact.number import FloatFormat
 from foldmark.exact.packing import BitLayout
 from foldmark.exact.rule import Rule
-from foldmark.kernels.blocks import Layout, Piece
-from foldmark.kernels.codes import codes_dtype
+from foldmark.kernels.blocks import RUN, Layout, Piece
+from foldmark.kernels.codes import codes_dtype, has_a_quotient_loop
 from foldmark.kernels.floats import Floats
-from foldmark.kernels.fold import PlainRuns, quantize_array
+from foldmark.kernels.fold import PlainRuns, quantize_array, ranges_to_grid
 from foldmark.kernels.numbers import numbers_from
 from foldmark.kernels.packing import Bytes, pack, pack_into, unpack, unpack_into
+from foldmark.kernels.quotients import codes_of_one_block
 from foldmark.kernels.scratch import scratch
 from foldmark.kernels.threads import each
 
@@ -51,7 +52,12 @@ def quantize_packed(
     """
     walk = Layout.of(values, block)
     runs = PlainRuns.of(values, walk, rule) if values.flags.c_contiguous else None
-    if runs is None or rule.codes.bits > layout.bits:
+    fits = rule.codes.bits <= layout.bits
+    if runs is None and fits and prod(walk.grid) == 1 and values.flags.c_contiguous:
+        whole = _quantize_one_block(values, rule, layout, offset)
+        if whole is not None:
+            return whole
+    if runs is None or not fits:
         group = quantize_array(values, block, rule)
         return PackedGroup(pack(group.codes, layout, offset), group.scale, group.zero_point)
     starts = runs.starts(layout.codes // gcd(layout.codes, walk.segment))
@@ -70,6 +76,34 @@ def quantize_packed(
         quantize_array(values, block, rule)  # says which number it was
     scale, zero_point = runs.parameters()
     return PackedGroup(packed, scale, zero_point)
+
+
+def _quantize_one_block(
+    values: NDArray[Any], rule: Rule, layout: BitLayout, offset: int
+) -> PackedGroup | None:
+    """Quantize and pack an array with one scale; None where that asks for more than one loop."""
+    affine = rule.for_data(FLOAT32).affine
+    if values.dtype != np.float32 or not values.dtype.isnative or not has_a_quotient_loop(affine):
+        return None
+    grid = ranges_to_grid(values, rule, None)
+    step, zero = np.float32(grid.step.item()), np.float32(grid.offset.item())
+    if not 0 < step < np.inf or not abs(zero) <= 1 << 16:
+        return None
+    low, high = np.float32(affine.codes.minimum), np.float32(affine.codes.maximum)
+    numbers = values.reshape(-1)
+    packed = np.empty(-(-values.size // layout.codes) * layout.size, np.uint8)
+    count = RUN - RUN % layout.codes
+
+    def run(first: int) -> None:
+        part = numbers[first : first + count]
+        codes = scratch("codes", part.shape, codes_dtype(rule.codes))
+        codes_of_one_block(part, step, zero, low, high, codes)
+        begin = first // layout.codes * layout.size
+        size = -(-codes.size // layout.codes) * layout.size
+        pack_into(codes, layout, offset, packed[begin : begin + size])
+
+    each(run, range(0, numbers.size, count))
+    return PackedGroup(packed, grid.scale, grid.zero_point)
 
 
 def dequantize_packed(

@@ -35,13 +35,18 @@ from foldmark.exact.rule import (
     ZeroPointRule,
     constant_of,
 )
-from foldmark.kernels.compiled import compiled, prefetch
+from foldmark.kernels.compiled import compiled, inlined, prefetch
+from foldmark.kernels.lanes import LANES, ends_of_lanes
 from foldmark.kernels.loops import Codes
+from foldmark.kernels.quotients import codes_by_quotient
 
 __all__ = ["Plain", "plain"]
 
 Singles = NDArray[np.float32]
 _FIRST_NON_FINITE = 0x7F800000
+_MINUS_ZERO = 0x80000000
+_BATCH = 1 << 13
+"""Elements whose ranges are found before their codes: they stay in the first cache."""
 _AHEAD = 1024
 """Elements between the block worked on and the one that memory is asked for: a page of 4096 bytes,
 where the processor's own prefetching stops. Blocks of 512 bytes gain two fifths by it."""
@@ -76,12 +81,11 @@ class Plain:
 
         Where a number was not finite, what was written means nothing.
         """
-        loop = _fold_span if self.span else _fold_magnitude
-        cell = np.empty(2, np.int32)
-        largest = loop(
+        largest = _fold(
             values,
             values.view(np.int32),
             segment,
+            self.span,
             self.reciprocal,
             self.denominator,
             self.below,
@@ -90,10 +94,10 @@ class Plain:
             self.highest,
             self.low,
             self.high,
-            cell,
-            cell.view(np.float32),
             scale,
             offset,
+            scale.view(np.int32),
+            offset.view(np.uint32),
             codes,
         )
         return bool(largest < _FIRST_NON_FINITE)
@@ -160,49 +164,11 @@ def _has_plain_zero(zero: ZeroPointRule, scale: ScaleRule) -> bool:
 
 
 @compiled
-def _fold_magnitude(
+def _fold(
     values: Singles,
     bits: NDArray[np.int32],
     segment: int,
-    reciprocal: bool,
-    denominator: np.float32,
-    below: np.float32,
-    tiny: np.float32,
-    zero: np.float32,
-    _highest: np.float32,
-    low: np.float32,
-    high: np.float32,
-    cell: NDArray[np.int32],
-    number: Singles,
-    scale: Singles,
-    offset: Singles,
-    codes: Codes,
-) -> Any:
-    beyond = np.int32(0)
-    for s in range(scale.size):
-        begin, end = s * segment, min(s * segment + segment, values.size)
-        pattern = bits[begin:end]
-        if segment <= _AHEAD:
-            for i in range(begin + _AHEAD, end + _AHEAD, 16):
-                prefetch(bits, i)
-        largest = np.int32(0)
-        for i in range(pattern.size):
-            largest = max(largest, np.int32(pattern[i] & np.int32(0x7FFFFFFF)))
-        beyond = max(beyond, largest)
-        cell[0] = largest
-        step = number[0] / denominator
-        step = step if step >= below else tiny
-        scale[s] = step
-        offset[s] = zero
-        _codes(values[begin:end], step, zero, reciprocal, low, high, codes[begin:end])
-    return beyond
-
-
-@compiled
-def _fold_span(
-    values: Singles,
-    bits: NDArray[np.int32],
-    segment: int,
+    span: bool,
     reciprocal: bool,
     denominator: np.float32,
     below: np.float32,
@@ -211,59 +177,94 @@ def _fold_span(
     highest: np.float32,
     low: np.float32,
     high: np.float32,
-    cell: NDArray[np.int32],
-    number: Singles,
     scale: Singles,
     offset: Singles,
+    tops: NDArray[np.int32],
+    bottoms: NDArray[np.uint32],
     codes: Codes,
 ) -> Any:
-    beyond = np.int32(0)
-    magnitude = np.int32(0x7FFFFFFF)
-    for s in range(scale.size):
-        begin, end = s * segment, min(s * segment + segment, values.size)
-        pattern = bits[begin:end]
-        if segment <= _AHEAD:
-            for i in range(begin + _AHEAD, end + _AHEAD, 16):
-                prefetch(bits, i)
-        # Ordered integers, as in `ranges`; both begin at zero, which is in the range.
-        top, bottom = np.int32(0), np.int32(0)
-        for i in range(pattern.size):
-            folded = np.int32(np.int32(pattern[i] >> np.int32(31)) & magnitude)
-            key = np.int32(pattern[i] ^ folded)
-            top = max(top, key)
-            bottom = min(bottom, key)
-        beyond = max(beyond, top, np.int32(~bottom))
-        cell[0] = top
-        cell[1] = np.int32(bottom ^ np.int32(np.int32(bottom >> np.int32(31)) & magnitude))
-        step = (number[0] - number[1]) / denominator
-        step = step if step >= below else tiny
-        zero = np.rint(lowest - number[1] / step)
-        zero = zero if zero > lowest else lowest
-        zero = zero if zero < highest else highest
-        scale[s] = step
-        offset[s] = zero
-        _codes(values[begin:end], step, zero, reciprocal, low, high, codes[begin:end])
+    beyond = np.uint32(0)
+    batch = max(1, _BATCH // segment)
+    for first in range(0, scale.size, batch):
+        last = min(first + batch, scale.size)
+        found = _ends(bits, segment, first, last, tops, bottoms)
+        beyond = max(beyond, found)
+        _grids(
+            span, denominator, below, tiny, lowest, highest, scale[first:last], offset[first:last]
+        )
+        for s in range(first, last):
+            begin, end = s * segment, min(s * segment + segment, values.size)
+            if reciprocal:
+                factor = np.float32(1) / scale[s]
+                _multiplied(values[begin:end], factor, offset[s], low, high, codes[begin:end])
+            else:
+                codes_by_quotient(values, begin, end, scale[s], offset[s], low, high, codes)
     return beyond
 
 
-@compiled
-def _codes(
+@inlined
+def _ends(
+    bits: NDArray[np.int32],
+    segment: int,
+    first: int,
+    last: int,
+    tops: NDArray[np.int32],
+    bottoms: NDArray[np.uint32],
+) -> Any:
+    """Write the ends of blocks, zero in range, as bits; return the largest magnitude's bits.
+
+    Signed, the bits of floats that are not negative order like the numbers and stand above all
+    others. Unsigned, those of negative floats stand above all others, the lowest number on top.
+    """
+    beyond = np.uint32(0)
+    for s in range(first, last):
+        begin, end = s * segment, min(s * segment + segment, bits.size)
+        if segment <= _AHEAD:
+            for i in range(begin + _AHEAD, end + _AHEAD, 16):
+                prefetch(bits, i)
+        whole = (end - begin) // LANES * LANES
+        top, bottom = ends_of_lanes(bits, begin, whole)
+        for i in range(begin + whole, end):
+            top = max(top, bits[i])
+            bottom = max(bottom, np.uint32(bits[i]))
+        tops[s], bottoms[s] = top, bottom
+        beyond = max(beyond, np.uint32(top), np.uint32(bottom - np.uint32(_MINUS_ZERO)))
+    return beyond
+
+
+@inlined
+def _grids(
+    span: bool,
+    denominator: np.float32,
+    below: np.float32,
+    tiny: np.float32,
+    lowest: np.float32,
+    highest: np.float32,
+    scale: Singles,
+    offset: Singles,
+) -> None:
+    """Turn the ends of blocks, top and bottom, into scales and zero points where they stand."""
+    for s in range(scale.size):
+        top, bottom = scale[s], offset[s]
+        extent = top - bottom if span else max(top, -bottom)
+        step = extent / denominator
+        step = step if step >= below else tiny
+        zero = np.rint(lowest - bottom / step)
+        zero = zero if zero > lowest else lowest
+        scale[s] = step
+        offset[s] = zero if zero < highest else highest
+
+
+@inlined
+def _multiplied(
     values: Singles,
-    step: np.float32,
+    factor: np.float32,
     zero: np.float32,
-    reciprocal: bool,
     low: np.float32,
     high: np.float32,
     codes: Codes,
 ) -> None:
-    if reciprocal:
-        factor = np.float32(1) / step
-        for i in range(values.size):
-            code = np.rint(values[i] * factor) + zero
-            code = code if code > low else low
-            codes[i] = np.int32(code if code < high else high)
-    else:
-        for i in range(values.size):
-            code = np.rint(values[i] / step) + zero
-            code = code if code > low else low
-            codes[i] = np.int32(code if code < high else high)
+    for i in range(values.size):
+        code = np.rint(values[i] * factor) + zero
+        code = code if code > low else low
+        codes[i] = np.int32(code if code < high else high)
