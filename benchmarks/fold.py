@@ -24,6 +24,7 @@ from foldmark.exact.catalog import INT4, INT8, UINT4, UINT8
 from foldmark.exact.packing import LOW_NIBBLE_FIRST
 from foldmark.kernels.affine import dequantize
 from foldmark.kernels.fold import quantize_array
+from foldmark.kernels.loops import divide
 from foldmark.kernels.packed import dequantize_packed, quantize_packed
 from foldmark.kernels.threads import each, thread_count
 from foldmark.tensors.block import BlockShape, per_axis, per_group, per_tensor
@@ -31,6 +32,7 @@ from foldmark.tensors.scheme import Scheme, asymmetric, symmetric
 
 COLUMNS = 4096
 PIECE = 1 << 18
+ONE = np.ones((1, 1), np.float32)
 Work = Callable[[], object]
 
 
@@ -49,26 +51,23 @@ class Case:
 
 @njit(nogil=True, error_model="numpy")
 def _narrow(source: np.ndarray, target: np.ndarray) -> None:
-    ratio = source.size // target.size
     for i in range(target.size):
-        target[i] = np.int8(source[i * ratio] >> 24)
+        target[i] = np.int8(source[i] >> np.int32(24))
 
 
 @njit(nogil=True, error_model="numpy")
-def _largest(source: np.ndarray, target: np.ndarray) -> None:
+def _largest(source: np.ndarray) -> np.int32:
     # Reads everything and keeps one number a piece: what is read but not written.
     found = np.int32(0)
     for i in range(source.size):
         found = max(found, np.int32(source[i] & np.int32(0x7FFFFFFF)))
-    target[0] = found
+    return found
 
 
 @njit(nogil=True, error_model="numpy")
 def _widen(source: np.ndarray, target: np.ndarray) -> None:
-    ratio = target.size // source.size
-    for i in range(source.size):
-        for j in range(ratio):
-            target[i * ratio + j] = source[i]
+    for i in range(target.size):
+        target[i] = np.float32(source[i])
 
 
 def stream_down(values: np.ndarray, ratio: int) -> Work:
@@ -77,15 +76,13 @@ def stream_down(values: np.ndarray, ratio: int) -> Work:
 
     def run() -> None:
         out = np.empty(bits.size // ratio, np.int8)
-        marks = np.empty(bits.size // PIECE + 1, np.int32)
 
         def piece(first: int) -> None:
             part = bits[first : first + PIECE]
             if ratio == 1:
                 _narrow(part, out[first : first + PIECE])
-                return
-            _largest(part, marks[first // PIECE :])
-            out[first // ratio : (first + PIECE) // ratio] = 1
+            else:
+                out[first // ratio : (first + PIECE) // ratio] = _largest(part) & 1
 
         each(piece, range(0, bits.size, PIECE))
 
@@ -100,8 +97,14 @@ def stream_up(count: int, ratio: int) -> Work:
         out = np.empty(count, np.float32)
 
         def piece(first: int) -> None:
-            part = codes[first // ratio : (first + PIECE) // ratio]
-            _widen(part, out[first : first + PIECE])
+            target = out[first : first + PIECE]
+            if ratio == 1:
+                _widen(codes[first : first + PIECE], target)
+            else:
+                part = codes[first // ratio : (first + PIECE) // ratio]
+                half = target.size // ratio
+                for begin in range(0, target.size, half):
+                    _widen(part, target[begin : begin + half])
 
         each(piece, range(0, count, PIECE))
 
@@ -291,7 +294,7 @@ def measure(one: Case, rounds: int, clock: Callable[[], float]) -> dict[str, flo
         "limit back": one.limit_back,
     } | one.rivals
     for work in contenders.values():
-        work()  # compiled, loaded, and its memory touched
+        work()  # loaded, and its memory touched
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, work in contenders.items():
@@ -317,6 +320,8 @@ def main() -> None:
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     arguments = parser.parse_args()
+    # A fresh process folds by numpy until a compiled loop is loaded; this loads one.
+    divide(ONE, np.zeros(1, np.int64), ONE, 1, ONE.copy())
     for megabytes in arguments.megabytes:
         rows = max(1, megabytes * (1 << 20) // 4 // COLUMNS)
         values = np.random.default_rng(0).standard_normal((rows, COLUMNS), dtype=np.float32)

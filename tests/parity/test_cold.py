@@ -11,17 +11,21 @@ from foldmark.exact.catalog import FLOAT32
 from foldmark.exact.rule import Rule
 from foldmark.kernels import fold
 from foldmark.kernels.blocks import Layout
-from foldmark.kernels.cold import Budget, fold_whole_axes
+from foldmark.kernels.cold import Budget, fold_even_blocks
 from foldmark.kernels.compiled import is_started
 
 SHAPES = [(7,), (5, 9), (16, 3, 3), (1, 8), (8, 1), (300, 400)]
 PLAIN = [rule for rule in rules.CATALOGUE.values() if isinstance(rule, Rule)]
 
 
-def both(values: np.ndarray, axis: int | None, rule: Rule) -> tuple:
+def whole(shape: tuple[int, ...], axis: int | None) -> list[int]:
+    """Return blocks that reach along every axis but one."""
+    return [1 if i == axis else max(n, 1) for i, n in enumerate(shape)]
+
+
+def both(values: np.ndarray, block: list[int], rule: Rule) -> tuple:
     """Return codes, scale and zero point by numpy and by the loops; None for numpy's refusal."""
-    block = [1 if i == axis else max(n, 1) for i, n in enumerate(values.shape)]
-    found = fold_whole_axes(values, Layout.of(values, block), rule)
+    found = fold_even_blocks(values, Layout.of(values, block), rule)
     if found is None:
         return None, None
     with pytest.MonkeyPatch.context() as patch:
@@ -47,10 +51,25 @@ def test_every_rule_of_the_catalogue(shape: tuple[int, ...]) -> None:
     done = 0
     for rule in PLAIN:
         for axis in (None, *range(len(shape))):
-            mine, theirs = both(values, axis, rule)
+            mine, theirs = both(values, whole(shape, axis), rule)
             done += mine is not None
             assert mine is None or same(mine, theirs), (rule.name, axis)
     assert done >= 10 * (len(shape) + 1)
+
+
+@pytest.mark.parametrize("block", [(2, 4), (1, 32), (8, 1), (4, 96)], ids=str)
+def test_blocks_that_cut_axes_evenly(block: tuple[int, int]) -> None:
+    values = np.random.default_rng(3).standard_normal((8, 96)).astype(np.float32)
+    for rule in (rules.ONNXRUNTIME_WEIGHT_UINT8, rules.ONNXRUNTIME_WEIGHT_INT8):
+        mine, theirs = both(values, list(block), rule)
+        assert mine is not None
+        assert same(mine, theirs)
+
+
+def test_blocks_that_leave_a_rest_go_the_general_way() -> None:
+    values = np.ones((8, 96), np.float32)
+    rule = rules.ONNXRUNTIME_WEIGHT_INT8
+    assert fold_even_blocks(values, Layout.of(values, (1, 36)), rule) is None
 
 
 @given(st.data())
@@ -60,9 +79,9 @@ def test_any_bits_by_any_rule(data: st.DataObject) -> None:
     length = data.draw(st.sampled_from([2, 7, 16]))
     kind = data.draw(st.sampled_from([draws.bit_patterns, draws.half_steps, draws.ordinary]))
     values = data.draw(kind(FLOAT32, 3 * length)).reshape(3, length)
-    mine, theirs = both(
-        np.ascontiguousarray(values), data.draw(st.sampled_from([None, 0, 1])), rule
-    )
+    halves = [1, 2 - length % 2]
+    block = data.draw(st.sampled_from([[3, length], [1, length], [3, 1], halves]))
+    mine, theirs = both(np.ascontiguousarray(values), block, rule)
     assert mine is None or same(mine, theirs)
 
 
@@ -70,7 +89,7 @@ def test_any_bits_by_any_rule(data: st.DataObject) -> None:
 def test_what_is_not_finite_goes_the_general_way(bad: float) -> None:
     values = np.array([[1, bad], [2, 3]], np.float32)
     rule = rules.CATALOGUE["ONNXRUNTIME_WEIGHT_INT8"]
-    assert fold_whole_axes(values, Layout.of(values, None), rule) is None
+    assert fold_even_blocks(values, Layout.of(values, None), rule) is None
 
 
 def test_a_budget_ends() -> None:

@@ -23,7 +23,7 @@ from foldmark.kernels.loops import Codes
 from foldmark.kernels.scales import choose
 from foldmark.kernels.threads import each
 
-__all__ = ["BUDGET", "Budget", "fold_whole_axes"]
+__all__ = ["BUDGET", "Budget", "fold_even_blocks"]
 
 Singles = NDArray[np.float32]
 
@@ -45,8 +45,8 @@ class Budget:
 BUDGET: Final = Budget(100_000_000)
 
 
-def fold_whole_axes(values: NDArray[Any], layout: Layout, rule: Rule) -> tuple[Codes, Grid] | None:
-    """Quantize blocks that reach along whole axes: per tensor, per channel.
+def fold_even_blocks(values: NDArray[Any], layout: Layout, rule: Rule) -> tuple[Codes, Grid] | None:
+    """Quantize blocks that cut every axis evenly: per tensor, per channel, whole groups.
 
     values  any shape  float32 in C order
     ->      codes, and the grid of the blocks, all of it float64 in the grid's shape
@@ -57,22 +57,40 @@ def fold_whole_axes(values: NDArray[Any], layout: Layout, rule: Rule) -> tuple[C
     if not usable or format_of(values.dtype) != FLOAT32:
         return None
     rule = rule.for_data(FLOAT32)
-    sizes = zip(layout.block, values.shape, strict=True)
-    whole = all(extent in (1, size) for extent, size in sizes)
-    if not whole or rule.scale.tie == ExtremeTie.FIRST or not _is_plain(rule.affine):
+    cuts = list(zip(values.shape, layout.block, strict=True))
+    even = all(size % extent == 0 for size, extent in cuts)
+    if not even or rule.scale.tie == ExtremeTie.FIRST or not _is_plain(rule.affine):
         return None
-    axes = tuple(i for i, extent in enumerate(layout.block) if extent == values.shape[i] != 1)
-    low, high = values.min(axes, keepdims=True), values.max(axes, keepdims=True)
+    shape, axes = _apart(cuts)
+    apart = values.reshape(shape)
+    low, high = apart.min(axes, keepdims=True), apart.max(axes, keepdims=True)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         return None
     grid = choose(low, high, rule, np.zeros_like)
     if not grid.step.all():
         return None
-    codes = np.empty(values.shape, codes_dtype(rule.codes))
-    many = max(1, PIECE // values[:1].size)
-    work = partial(_fold_rows, values, grid, rule.affine, codes, many)
-    each(work, range(0, len(values), many))
-    return codes, grid
+    codes = np.empty(apart.shape, codes_dtype(rule.codes))
+    many = max(1, PIECE // apart[:1].size)
+    work = partial(_fold_rows, apart, grid, rule.affine, codes, many)
+    each(work, range(0, len(apart), many))
+    blocks = (grid.scale, grid.zero_point, grid.step, grid.offset)
+    return codes.reshape(values.shape), Grid(*(numbers.reshape(layout.grid) for numbers in blocks))
+
+
+def _apart(cuts: list[tuple[int, int]]) -> tuple[list[int], tuple[int, ...]]:
+    """Return a shape whose axes lie each within a block or across blocks, and those within.
+
+    An axis of 12 in blocks of 4 becomes two axes, 3 and 4: across, and within.
+    """
+    shape: list[int] = []
+    within: list[int] = []
+    for size, extent in cuts:
+        if extent not in (1, size):
+            shape.append(size // extent)
+        if extent != 1:
+            within.append(len(shape))
+        shape.append(size if extent == 1 else extent)
+    return shape, tuple(within)
 
 
 def _is_plain(rule: AffineRule) -> bool:

@@ -26,7 +26,7 @@ from foldmark.exact.rule import (
 from foldmark.kernels.affine import Grid
 from foldmark.kernels.blocks import RUN, Layout, Piece
 from foldmark.kernels.codes import CodesJob, codes_dtype, first_place, raise_non_finite, work_dtype
-from foldmark.kernels.cold import BUDGET, fold_whole_axes
+from foldmark.kernels.cold import BUDGET, fold_even_blocks
 from foldmark.kernels.floats import Floats, dtype_of, format_of, reader, widened, working_dtype
 from foldmark.kernels.loops import Codes
 from foldmark.kernels.plain import Plain, plain
@@ -86,7 +86,7 @@ def _quantize_cold(values: NDArray[Any], layout: Layout, rule: Rule) -> Quantize
     """Quantize by numpy where that ends before a compiled loop is loaded; None where not."""
     if not BUDGET.take(values.size):
         return None
-    made = fold_whole_axes(values, layout, rule)
+    made = fold_even_blocks(values, layout, rule)
     if made is None:
         return None
     codes, grid = made
