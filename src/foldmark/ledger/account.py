@@ -15,6 +15,7 @@ from foldmark.ledger.entries import Closure, Entry, MetricChange
 from foldmark.ledger.facts import SiteFactsCollector
 from foldmark.ledger.flips import FlipFinder, LabelReport
 from foldmark.ledger.models import Models, Way, is_constant
+from foldmark.ledger.panels import Panels
 from foldmark.ledger.replay import Integral, Recording, Replay
 from foldmark.ledger.softmax import SoftmaxGain, SoftmaxGains
 from foldmark.ledger.tally import SiteTally
@@ -27,12 +28,13 @@ TOLERANCE = 1e-4
 """Largest |closure - 1| that the quadrature may leave."""
 
 _FIRST_NODES = 2
-_MOST_NODES = 96
-# More than so many only when what is left is large beside the changes of single samples: where
+# So many nodes over the whole path at most, and while more of them make what is left so much less.
+_MOST_NODES = 16
+_HELPED = 0.5
+# Runs over panels: few when what is left is small beside the changes of single samples: where
 # those cancel, their sum is a bad measure.
-_MANY_NODES = 32
-# So many growths that bring nothing end it: float32 is the limit.
-_PATIENCE = 3
+_MOST_RUNS = 240
+_FEW_RUNS = 40
 # Below this part of the tolerance the next batch tries with fewer nodes.
 _EASY = 0.2
 # What goes on inside (born or arrived, softmax gains) is looked at in so many samples.
@@ -190,30 +192,59 @@ class AccountTaker:
         sums.samples += batch.samples
 
     def _integrate(self, replay: Replay, recording: Recording, target: BatchTarget) -> Integral:
-        """Integrate with as many nodes as closing the account takes."""
-        sums, moved = self._sums, self._sums.moved[-1]
-        best, in_vain = np.inf, 0
+        """Integrate with as many nodes as closing the account takes.
+
+        A few nodes over the whole path, more where they help; where they don't, the path has
+        kinks, and is cut into panels.
+        """
+        best, nodes = np.inf, self._nodes
         while True:
-            integral = replay.integrate(recording, target.piece, target.feeds, nodes=self._nodes)
-            left = moved - integral.total
-            # Held to the batch's own change, to the mean change where its samples cancel, or to
-            # the account so far, in which batches make up for each other.
-            size = max(abs(moved), float(np.mean(np.abs(sums.moved))))
-            excess = min(
-                abs(left) / (TOLERANCE * size or 1e-300),
-                abs(sums.left + left) / (TOLERANCE * abs(sum(sums.moved)) or 1e-300),
-            )
-            in_vain = in_vain + 1 if abs(left) > 0.8 * best else 0
-            best = min(best, abs(left))
-            is_small = abs(left) <= TOLERANCE * sums.swings[-1]
-            most = _MANY_NODES if is_small else _MOST_NODES
-            if excess <= 1 or self._nodes >= most or in_vain >= _PATIENCE:
-                sums.left += left
-                self._most_nodes = max(self._most_nodes, self._nodes)
-                if excess < _EASY:
-                    self._nodes = max(_FIRST_NODES, self._nodes * 2 // 3)
-                return integral
-            self._nodes = _more_nodes(self._nodes, excess)
+            integral = replay.integrate(recording, target.piece, target.feeds, nodes=nodes)
+            left = self._sums.moved[-1] - integral.total
+            excess = self._excess(left)
+            if excess <= 1:
+                self._nodes = max(_FIRST_NODES, nodes * 2 // 3) if excess < _EASY else nodes
+                break
+            if nodes >= _MOST_NODES or abs(left) > _HELPED * best:
+                self._nodes = _FIRST_NODES
+                del integral
+                integral, left = self._integrate_panels(replay, recording, target)
+                break
+            best, nodes = abs(left), _more_nodes(nodes, excess)
+        self._sums.left += left
+        self._most_nodes = max(self._most_nodes, integral.nodes)
+        return integral
+
+    def _integrate_panels(
+        self, replay: Replay, recording: Recording, target: BatchTarget
+    ) -> tuple[Integral, float]:
+        """Return the integral over panels, and what it leaves."""
+        panels = Panels(
+            lambda place: target.measure(replay.outputs(recording, place)),
+            lambda points, shares, onto: replay.add_nodes(
+                recording, target.piece, target.feeds, points, shares, onto=onto
+            ),
+            (target.measure(recording.start), target.measure(recording.simulated)),
+        )
+        while self._excess(panels.left) > 1:
+            is_small = abs(panels.left) <= TOLERANCE * self._sums.swings[-1]
+            if panels.runs >= (_FEW_RUNS if is_small else _MOST_RUNS):
+                break
+            panels.split()
+        return panels.integral, self._sums.moved[-1] - panels.integral.total
+
+    def _excess(self, left: float) -> float:
+        """Return how many times what is left exceeds the tolerance.
+
+        It is held to the batch's own change, to the mean change where its samples cancel, or to
+        the account so far, in which batches make up for each other.
+        """
+        sums, moved = self._sums, self._sums.moved[-1]
+        size = max(abs(moved), float(np.mean(np.abs(sums.moved))))
+        return min(
+            abs(left) / (TOLERANCE * size or 1e-300),
+            abs(sums.left + left) / (TOLERANCE * abs(sum(sums.moved)) or 1e-300),
+        )
 
     def _check_replay(self, replay: Replay, recording: Recording) -> None:
         end = replay.outputs(recording, 1.0)

@@ -12,11 +12,12 @@ of sites.
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from foldmark.errors import DataMismatch
 from foldmark.graphs.derivative.facts import Fact, probe, shapes_follow_data
@@ -61,15 +62,17 @@ class Integral:
     """A path integral over one batch.
 
     Attributes:
-        nodes: number of Gauss-Legendre nodes.
+        nodes: number of nodes.
         gradients: site name -> average along the path of d(metric) / d(what is injected), of
             the site's shape. A site that the metric does not depend on is absent.
         entries: site name -> < gradient, delta >, summed in double precision.
+        sums: the arrays that further nodes are added to.
     """
 
     nodes: int
     gradients: Mapping[str, Float32]
     entries: Mapping[str, float]
+    sums: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
     @property
     def total(self) -> float:
@@ -178,13 +181,35 @@ class Replay:
 
         Raises NoDerivative when an operator between a site and the metric has none.
         """
+        points, shares = np.polynomial.legendre.leggauss(nodes)
+        return self.add_nodes(recording, metric, inputs, (points + 1) / 2, shares / 2)
+
+    def add_nodes(
+        self,
+        recording: Recording,
+        metric: MetricPiece,
+        inputs: Mapping[str, Array],
+        points: NDArray[np.float64],
+        shares: NDArray[np.float64],
+        *,
+        onto: Integral | None = None,
+    ) -> Integral:
+        """Return an integral by nodes of one's own choice, on top of another of this batch.
+
+        Args:
+            recording, metric, inputs: as `integrate` takes them.
+            points: where along the path.
+            shares: weight of each; a negative one takes a node back.
+            onto: what is added to; its arrays become those of the result.
+        """
         built = self._derivative(recording, metric, inputs)
         if not built.names:
-            return Integral(nodes, {}, dict.fromkeys((site.name for site in self.sites), 0.0))
-        points, shares = np.polynomial.legendre.leggauss(nodes)
-        sums: dict[str, Array] = {}
+            return Integral(len(points), {}, dict.fromkeys((site.name for site in self.sites), 0.0))
+        sums: dict[str, Array] = {} if onto is None else dict(onto.sums)
         given: dict[str, Array] = {so_far(n): np.zeros((), np.float32) for n in built.names}
-        for point, share in zip((points + 1) / 2, shares / 2, strict=True):
+        if sums:
+            given = {so_far(name): sums[total_of(name)] for name in built.names}
+        for point, share in zip(points, shares, strict=True):
             amounts = np.full(len(self.sites), point, np.float32)
             feeds = self._inputs(recording.feeds, recording.delta, amounts)
             feeds |= {**inputs, **given, _SHARE: np.array(share, built.dtype)}
@@ -201,7 +226,9 @@ class Replay:
         products = self._across(lambda name: dot(gradients[name], recording.delta[name]), met)
         entries = dict.fromkeys((site.name for site in self.sites), 0.0)
         entries |= zip(met, products, strict=True)
-        return Integral(nodes, gradients, entries)
+        taken = 0 if onto is None else onto.nodes
+        nodes = taken + int((shares > 0).sum()) - int((shares < 0).sum())
+        return Integral(nodes, gradients, entries, sums)
 
     def _across(self, work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
         """Do independent work on large arrays on every processor; numpy lets threads by."""
