@@ -120,7 +120,7 @@ def aimet(ranges: str) -> Run:
         rows = list(_batches(data, 8))
         simulated = QuantizationSimModel(
             onnx.load(model), quant_scheme=QuantScheme.min_max, param_type="int8",
-            activation_type="uint8",
+            activation_type="int8",
         )  # fmt: skip
 
         def forward(session: object, _: object) -> None:
