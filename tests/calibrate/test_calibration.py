@@ -8,11 +8,11 @@ import pytest
 from tests.models.branches import branches, samples
 from tests.models.digits import images, residual_network
 
-from foldmark.calibrate.calibration import calibrate
+from foldmark.calibrate.calibration import Calibration, calibrate
 from foldmark.calibrate.observers import Method, Observer, Range
 from foldmark.calibrate.ranges_file import load_calibration, save_calibration
 from foldmark.calibrate.remarks import remarks
-from foldmark.calibrate.statistics import Detail
+from foldmark.calibrate.statistics import Channels, Detail, Statistics
 from foldmark.cli.main import run
 from foldmark.errors import DataMismatch, InvalidRecipe, NonFiniteValue
 from foldmark.runtimes.batches import open_data
@@ -182,6 +182,34 @@ def test_command(tmp_path, capsys):
     assert Range(tensor["low"], tensor["high"])
     assert command(tmp_path, "--force", "--merge", str(tmp_path / "r.json")) == 0
     assert load_calibration(tmp_path / "r.json").samples == 64
+
+
+def test_channels_from_the_command_line_merge_and_are_read_again(tmp_path, capsys):
+    assert command(tmp_path, "--channel-axis", "1", "--observer", "percentile", count=16) == 0
+    first = load_calibration(tmp_path / "r.json")
+    name, channels = next((n, c) for n, c in first.channels.items() if len(c.each) == 16)
+    stored = json.loads((tmp_path / "r.json").read_text())["tensors"][name]["channels"]
+    ranges = first.channel_ranges(Observer(Method.PERCENTILE))[name]
+    assert stored["high"] == [each.high for each in ranges]
+    assert max(stored["high"]) == pytest.approx(first.tensors[name].maximum, rel=0.1)
+    again = ["--force", "--merge", str(tmp_path / "r.json"), "--channel-axis", "1"]
+    assert command(tmp_path, *again, "--observer", "percentile", count=16) == 0
+    both = load_calibration(tmp_path / "r.json").channels[name]
+    assert [each.values for each in both.each] == [2 * each.values for each in channels.each]
+    assert command(tmp_path, "--force", "--merge", str(tmp_path / "r.json"), count=16) == 2
+    assert "same channels" in capsys.readouterr().err
+
+
+def test_a_loud_channel_is_named():
+    x = np.random.default_rng(0).standard_normal((64, 8)).astype(np.float32)
+    x[:, 5] *= 50
+    found = Channels(1, Detail.ENDS)
+    found.update(x)
+    whole = Statistics(Detail.ENDS)
+    whole.update(x)
+    calibration = Calibration({"h": whole}, 64, 1, 1, (), {"h": found})
+    said = " ".join(remarks(calibration, Observer()))
+    assert "h (channel 5, " in " ".join(said.split())
 
 
 def test_an_existing_file_is_kept(tmp_path, capsys):

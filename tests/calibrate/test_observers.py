@@ -8,7 +8,7 @@ from tests.models.digits import images
 
 from foldmark.calibrate.histogram import Histogram
 from foldmark.calibrate.observers import Method, Observer, Range, Symmetry, choose_range
-from foldmark.calibrate.statistics import Detail, Statistics, per_channel
+from foldmark.calibrate.statistics import Channels, Detail, Statistics
 from foldmark.errors import InvalidScheme, NoData, NonFiniteValue
 
 BOTH = list(Symmetry)
@@ -216,12 +216,30 @@ def test_variable_lengths_and_half_precision():
     assert choose_range(half, Observer()) == Range(-54784, 54784)
 
 
-def test_channels():
-    batches = [np.arange(24).reshape(2, 3, 4) * scale for scale in (1, -2)]
-    found = [choose_range(each, Observer()) for each in per_channel(batches, 1)]
-    for channel, each in enumerate(found):
-        both = np.concatenate([batch[:, channel].ravel() for batch in batches])
-        assert each == Range(min(both.min(), 0), both.max())
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("symmetry", BOTH)
+@pytest.mark.parametrize("method", list(Method))
+def test_every_method_by_channel_is_the_method_on_each_channel(method, symmetry, axis):
+    batches = [heavy_tailed(720, seed).reshape(6, 10, 12) * (seed + 1) for seed in range(3)]
+    observer = Observer(method, symmetry, percentile=99)
+    found = Channels(axis)
+    for batch in batches:
+        found.update(batch)
+    parts = [np.moveaxis(batch, axis, 0) for batch in batches]
+    assert len(found.each) == len(parts[0])
+    for channel, each in enumerate(found.each):
+        alone = seen(*(part[channel] for part in parts))
+        assert choose_range(each, observer) == choose_range(alone, observer)
+
+
+def test_channels_that_come_and_go_are_not_kept():
+    found = Channels(1)
+    found.update(np.ones((2, 3, 4)))
+    found.update(np.ones((2, 5, 4)))
+    assert (found.varies, found.each) == (True, [])
+    flat = Channels(2)
+    flat.update(np.ones((2, 3)))
+    assert flat.varies
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

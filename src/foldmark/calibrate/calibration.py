@@ -7,7 +7,7 @@ from functools import cached_property
 import onnx
 
 from foldmark.calibrate.observers import Observer, Range, choose_range
-from foldmark.calibrate.statistics import Detail, Statistics
+from foldmark.calibrate.statistics import Channels, Detail, Statistics
 from foldmark.calibrate.tensors import observable
 from foldmark.errors import DataMismatch, InvalidRecipe, NoData
 from foldmark.graphs.ends import ends_from, with_ends
@@ -31,6 +31,7 @@ class Calibration:
         batches: batches that passed.
         settled_after: the batch (from 1) after which no range grew by more than 1 %.
         sources: where the samples came from.
+        channels: statistics by channel of the outer tensors, when they were asked for.
     """
 
     tensors: dict[str, Statistics] = field(default_factory=dict)
@@ -38,6 +39,7 @@ class Calibration:
     batches: int = 0
     settled_after: int = 0
     sources: tuple[str, ...] = ()
+    channels: dict[str, Channels] = field(default_factory=dict)
 
     def merge(self, other: "Calibration") -> None:
         """Take in another run over the same model.
@@ -51,8 +53,18 @@ class Calibration:
                 where=", ".join(other.sources),
                 got=f"{len(odd)} that only one has, {odd[0]!r} first",
             )
+        axes = {each.axis for run in (self, other) for each in run.channels.values()}
+        if self.tensors and (len(axes) > 1 or self.channels.keys() != other.channels.keys()):
+            raise DataMismatch(
+                "the two runs did not look at the same channels", where=", ".join(other.sources)
+            )
         if not self.tensors:
             self.tensors = {name: Statistics(each.detail) for name, each in other.tensors.items()}
+            self.channels = {
+                name: Channels(each.axis, each.detail) for name, each in other.channels.items()
+            }
+        for name, seen in other.channels.items():
+            self.channels[name].merge(seen)
         for name, each in other.tensors.items():
             self.tensors[name].merge(each)
         self.settled_after = max(self.settled_after, self.batches + other.settled_after)
@@ -71,6 +83,14 @@ class Calibration:
             name: choose_range(each, observer, name)
             for name, each in self.tensors.items()
             if each.batches
+        }
+
+    def channel_ranges(self, observer: Observer) -> dict[str, list[Range]]:
+        """Return the ranges of every channel, of the tensors that have them."""
+        return {
+            name: [choose_range(each, observer, name) for each in seen.each]
+            for name, seen in self.channels.items()
+            if seen.each
         }
 
     def unchanged(self, observer: Observer) -> tuple[int, int]:
@@ -105,6 +125,7 @@ def calibrate(
     batch_size: int = 8,
     threads: int | None = None,
     detail: Detail | None = None,
+    channel_axis: int | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
     """Run the model on the data and return what its activations looked like.
@@ -120,6 +141,7 @@ def calibrate(
         batch_size: samples of one run.
         threads: threads of one operator.
         detail: what to remember, when not what the observer needs.
+        channel_axis: look at every channel along this axis too, as the observer needs.
         progress: called with the number of samples done.
 
     Raises:
@@ -136,11 +158,19 @@ def calibrate(
         raise NoData("no activation here is worth observing", where="the model")
     kept = detail or observer.detail
     found = {name: Statistics(kept, observer.constant) for name in wanted}
+    channels: dict[str, Channels] = {}
+    if channel_axis is not None:
+        outer = set(defined_names(model.graph))
+        channels = {
+            name: Channels(channel_axis, observer.detail, observer.constant)
+            for name in wanted
+            if name in outer
+        }
     look = _Look(model, wanted, kept, threads)
     samples, settled, number = 0, 0, 0
     for number, batch in enumerate(data.batches(batch_size), 1):
         before = {name: each.maximum - each.minimum for name, each in found.items()}
-        look.at(batch, found, number - 1)
+        look.at(batch, found, channels, number - 1)
         grew = number == 1 or any(
             each.maximum - each.minimum > before[name] * (1 + _SETTLED)
             for name, each in found.items()
@@ -149,7 +179,7 @@ def calibrate(
         samples += batch.samples
         if progress is not None:
             progress(samples)
-    return Calibration(found, samples, number, settled, (data.description,))
+    return Calibration(found, samples, number, settled, (data.description,), channels)
 
 
 class _Look:
@@ -169,12 +199,18 @@ class _Look:
             asked = with_ends(self._model, list(self._names.values()))
             self._session = Session(asked, threads=threads)
 
-    def at(self, batch: Batch, found: Mapping[str, Statistics], number: int) -> None:
+    def at(
+        self,
+        batch: Batch,
+        found: Mapping[str, Statistics],
+        channels: Mapping[str, Channels],
+        number: int,
+    ) -> None:
         """Take a batch into the statistics.
 
         Raises NonFiniteValue naming tensor and batch.
         """
-        if self._ends:
+        if self._ends and not channels:
             seen = ends_from(self._session.run(batch.feeds), list(self._names))
             if all(each.finite for each in seen.values()):
                 for name, each in seen.items():
@@ -183,6 +219,8 @@ class _Look:
         values = self._whole.run(batch.feeds) | batch.feeds
         for name, outer in self._names.items():
             found[name].update(values[outer], name, number)
+            if name in channels:
+                channels[name].update(values[outer], name, number)
 
     @cached_property
     def _whole(self) -> Session:

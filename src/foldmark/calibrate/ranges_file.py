@@ -9,8 +9,8 @@ import numpy as np
 
 from foldmark.calibrate.calibration import Calibration
 from foldmark.calibrate.histogram import Histogram
-from foldmark.calibrate.observers import Observer
-from foldmark.calibrate.statistics import Detail, Statistics
+from foldmark.calibrate.observers import Observer, Range
+from foldmark.calibrate.statistics import Channels, Detail, Statistics
 from foldmark.errors import FileUnreadable, FormatNotRecognised, TruncatedFile
 
 __all__ = ["SCHEMA", "load_calibration", "save_calibration"]
@@ -20,7 +20,7 @@ SCHEMA = "foldmark.ranges/1"
 
 def save_calibration(calibration: Calibration, path: Path, observer: Observer) -> None:
     """Write a calibration and the ranges that `observer` chooses from it; beside, then renamed."""
-    ranges = calibration.ranges(observer)
+    ranges, by_channel = calibration.ranges(observer), calibration.channel_ranges(observer)
     document = {
         "schema": SCHEMA,
         "observer": {
@@ -36,6 +36,7 @@ def save_calibration(calibration: Calibration, path: Path, observer: Observer) -
         "tensors": {
             name: _tensor(each)
             | ({"low": ranges[name].low, "high": ranges[name].high} if name in ranges else {})
+            | _channels(calibration.channels.get(name), by_channel.get(name))
             for name, each in calibration.tensors.items()
         },
     }
@@ -76,6 +77,11 @@ def load_calibration(path: Path) -> Calibration:
             int(document["batches"]),
             int(document["settled_after"]),
             tuple(document["sources"]),
+            {
+                name: _read_channels(each["channels"])
+                for name, each in document["tensors"].items()
+                if "channels" in each
+            },
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise FormatNotRecognised(
@@ -106,6 +112,28 @@ def _tensor(statistics: Statistics) -> dict[str, Any]:
             "counts": histogram.counts.tolist(),
         }
     return described
+
+
+def _channels(seen: Channels | None, ranges: list[Range] | None) -> dict[str, Any]:
+    """Describe a tensor's channels: the ranges that were chosen, and what was seen of each."""
+    if seen is None:
+        return {}
+    return {
+        "channels": {
+            "axis": seen.axis,
+            "detail": seen.detail.name.lower(),
+            "varies": seen.varies,
+            "low": [each.low for each in ranges or ()],
+            "high": [each.high for each in ranges or ()],
+            "seen": [_tensor(each) for each in seen.each],
+        }
+    }
+
+
+def _read_channels(described: dict[str, Any]) -> Channels:
+    each = [_statistics(channel) for channel in described["seen"]]
+    detail = Detail[described["detail"].upper()]
+    return Channels(int(described["axis"]), detail, each=each, varies=bool(described["varies"]))
 
 
 def _statistics(described: dict[str, Any]) -> Statistics:

@@ -34,6 +34,7 @@ def remarks(
     found = [
         _outliers(calibration),
         _one_sided(calibration, observer),
+        _loud_channels(calibration, observer),
         _constant(calibration),
         _unseen(calibration),
         _no_change(calibration, observer),
@@ -73,6 +74,27 @@ def _one_sided(calibration: Calibration, observer: Observer) -> str:
     return (
         f"One-sided: {len(sided)} tensors have values almost only of one sign ({named}); "
         "--symmetric spends nearly half of their codes on the other."
+    )
+
+
+def _loud_channels(calibration: Calibration, observer: Observer) -> str:
+    """Name the tensors where few channels set a range that the others do not use."""
+    loud = []
+    for name, ranges in calibration.channel_ranges(observer).items():
+        spans = np.array([each.high - each.low for each in ranges])
+        usual = float(np.median(spans))
+        if usual > 0 and spans.max() > _OUTLIER * usual:
+            loud.append((float(spans.max()) / usual, name, int(spans.argmax())))
+    if not loud:
+        return ""
+    loud.sort(reverse=True)
+    named = ", ".join(
+        f"{name} (channel {at}, {ratio:.0f} times)" for ratio, name, at in loud[:_NAMED]
+    )
+    return (
+        f"Loud channels: in {len(loud)} tensors one channel's range is over {_OUTLIER:.0f} times "
+        f"the median channel's: {named}. One scale for all leaves the others few codes; "
+        "smoothquant evens them out."
     )
 
 

@@ -1,6 +1,5 @@
 """What calibration remembers of a tensor: constant memory, however many batches pass."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from foldmark.calibrate.histogram import Histogram
 from foldmark.errors import NonFiniteValue
 
-__all__ = ["DEFAULT_CONSTANT", "Detail", "Statistics", "per_channel"]
+__all__ = ["DEFAULT_CONSTANT", "Channels", "Detail", "Statistics"]
 
 DEFAULT_CONSTANT = 0.01
 
@@ -100,19 +99,52 @@ class Statistics:
         self.histogram.merge(other.histogram)
 
 
-def per_channel(
-    batches: Iterable[NDArray[np.generic]],
-    axis: int,
-    *,
-    detail: Detail = Detail.HISTOGRAM,
-    constant: float = DEFAULT_CONSTANT,
-) -> list[Statistics]:
-    """Return the statistics of every channel along `axis`, over all batches."""
-    channels: list[Statistics] = []
-    for batch in batches:
-        slices = np.moveaxis(batch, axis, 0)
-        if not channels:
-            channels = [Statistics(detail, constant) for _ in range(len(slices))]
-        for statistics, values in zip(channels, slices, strict=True):
-            statistics.update(values)
-    return channels
+@dataclass
+class Channels:
+    """Statistics of every channel of a tensor.
+
+    Attributes:
+        axis: counts the channels; negative from the end.
+        detail: whether each channel keeps a histogram.
+        constant: c of the moving averages.
+        each: by channel; empty before anything was seen.
+        varies: the number of channels changed from batch to batch, or there is no such axis:
+            nothing is kept then.
+    """
+
+    axis: int
+    detail: Detail = Detail.HISTOGRAM
+    constant: float = DEFAULT_CONSTANT
+    each: list[Statistics] = field(default_factory=list)
+    varies: bool = False
+
+    def update(self, values: NDArray[np.generic], name: str = "", batch: int | None = None) -> None:
+        """Take in one batch; an empty one changes nothing.
+
+        Raises NonFiniteValue as `Statistics.update` does.
+        """
+        if not values.size or self.varies:
+            return
+        rank = values.ndim
+        slices = np.moveaxis(values, self.axis, 0) if -rank <= self.axis < rank else values[:0]
+        if not self._holds(len(slices)):
+            return
+        for statistics, part in zip(self.each, slices, strict=True):
+            statistics.update(part, name, batch)
+
+    def merge(self, other: "Channels") -> None:
+        """Take in what another run saw."""
+        if other.varies or not self._holds(len(other.each)):
+            self.each, self.varies = [], True
+            return
+        for mine, theirs in zip(self.each, other.each, strict=True):
+            mine.merge(theirs)
+
+    def _holds(self, channels: int) -> bool:
+        """Make room for the first batch; drop all when a later one has other channels."""
+        if not self.each:
+            self.each = [Statistics(self.detail, self.constant) for _ in range(channels)]
+        self.varies = self.varies or len(self.each) != channels or not channels
+        if self.varies:
+            self.each = []
+        return not self.varies

@@ -33,6 +33,12 @@ _SHOWN = 20
 @click.option(
     "--tensor", "tensors", multiple=True, metavar="NAME", help="Only this activation; repeatable."
 )
+@click.option(
+    "--channel-axis",
+    type=int,
+    metavar="AXIS",
+    help="Ranges of every channel along this axis too: 1 for images, -1 for tokens.",
+)
 @click.option("--batch-size", type=click.IntRange(1), default=8, show_default=True)
 @click.option(
     "--merge",
@@ -54,6 +60,7 @@ def command(
     constant: float,
     bits: int,
     tensors: tuple[str, ...],
+    channel_axis: int | None,
     batch_size: int,
     others: tuple[Path, ...],
     held_out: str | None,
@@ -70,19 +77,27 @@ def command(
     for path in others:
         found.merge(load_calibration(path))
     if data is not None or not others:
-        found.merge(_run(model, data, observer, tensors, batch_size))
+        found.merge(
+            _run(model, data, observer, tensors, batch_size=batch_size, channel_axis=channel_axis)
+        )
     if not any(each.batches for each in found.tensors.values()):
         raise NoData("not a single value was seen", where=str(model))
     held = None
     if held_out is not None:
         histograms = Observer(Method.PERCENTILE)
-        held = _run(model, held_out, histograms, tuple(found.tensors), batch_size)
+        held = _run(model, held_out, histograms, tuple(found.tensors), batch_size=batch_size)
     save_calibration(found, output, observer)
     click.echo(_text(found, observer, held, output))
 
 
 def _run(
-    path: Path, data: str | None, observer: Observer, tensors: tuple[str, ...], batch_size: int
+    path: Path,
+    data: str | None,
+    observer: Observer,
+    tensors: tuple[str, ...],
+    *,
+    batch_size: int,
+    channel_axis: int | None = None,
 ) -> Calibration:
     model = read_model(path)
     samples = open_data(parse_data(data), model).without_labels()
@@ -94,6 +109,7 @@ def _run(
             tensors=tensors or None,
             batch_size=batch_size,
             detail=Detail.HISTOGRAM,
+            channel_axis=channel_axis,
             progress=step,
         )
 
