@@ -45,6 +45,7 @@ from foldmark.surgery.half import find_hazards, float_values, to_half
 from foldmark.surgery.prepare import fold_batch_norms, fold_pads, raise_opset, refuse_quantized
 from foldmark.surgery.qoperator import to_operators
 from foldmark.surgery.static import StaticScheme, quantize_static
+from foldmark.surgery.tied import store_transposed, tie_transposed
 from foldmark.surgery.weight_only import (
     FLOAT_COMPUTE,
     INTEGER_COMPUTE,
@@ -118,6 +119,7 @@ def quantize_model(
     work = _Work(read, recipe, samples, ranges, Account(), selection, batch_size, progress)
     made = _FOLLOW[recipe.mode](work)
     _check(work)
+    tie_transposed(made)
     _describe(made, recipe)
     if fits_inside(made):
         bring_inside(made)
@@ -137,6 +139,7 @@ def _static(work: _Work) -> onnx.ModelProto:
     why = "16-bit codes" if wide else "scales per channel"
     work.model = raise_opset(work.model, 21 if wide else 13, work.account, why)
     folding = Editor(work.model)
+    store_transposed(folding, work.selection)
     fold_batch_norms(folding, work.account)
     fold_pads(folding, work.account)
     work.model = folding.finish()
@@ -253,7 +256,9 @@ def _observer(recipe: Recipe) -> Observer:
 
 
 def _dynamic(work: _Work) -> onnx.ModelProto:
-    work.model = raise_opset(work.model, 11, work.account, "DynamicQuantizeLinear")
+    work.model = _with_transposed(
+        raise_opset(work.model, 11, work.account, "DynamicQuantizeLinear"), work.selection
+    )
     _move(work)
     columns = _outliers(work)
     coder = _coder(work, columns or {})
@@ -277,6 +282,12 @@ def _outliers(work: _Work) -> dict[str, NDArray[np.int64]] | None:
     return find_outliers(products, seen, work.recipe.outlier_threshold, work.account)
 
 
+def _with_transposed(model: onnx.ModelProto, selection: Selection) -> onnx.ModelProto:
+    editor = Editor(model)
+    store_transposed(editor, selection)
+    return editor.finish()
+
+
 def _weight_only(work: _Work) -> onnx.ModelProto:
     recipe = work.recipe
     if recipe.rule != "onnxruntime":
@@ -291,6 +302,7 @@ def _weight_only(work: _Work) -> onnx.ModelProto:
     )
     coder: BlockCoder = block_round_to_nearest
     methods = recipe.methods
+    work.model = _with_transposed(work.model, work.selection)
     _rotated(work)
     if MethodName.AWQ in methods:
         seen = _inputs(work, "awq")
