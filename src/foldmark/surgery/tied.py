@@ -61,7 +61,8 @@ def tie_transposed(model: onnx.ModelProto) -> None:
         and element_count(tensor) > _SMALLEST
     ]
     gathered = {node.input[0] for node in graph.node if node.op_type == "Gather"}
-    nodes, gone = [], set()
+    nodes: list[onnx.NodeProto] = []
+    gone: set[str] = set()
     for rows in (tensor for tensor in large if tensor.name in gathered):
         for columns in large:
             swapped = list(columns.dims) == list(rows.dims)[::-1]
