@@ -1,11 +1,13 @@
 """Damage small files of every format and read them: python -m benchmarks.fuzz [mutants] [format]
 
 Each damaged file must end in an error of foldmark's own tree or a correct read, within a second
-and within 500 MB on top of what the process holds before. A format runs in a process of its own,
+of processor time and within 500 MB on top of what the process holds before, and may open no file
+outside its folder. A format runs in a process of its own,
 so that a crash of the interpreter is seen too. Exit code 1 when anything else happened.
 """
 
 import multiprocessing
+import os
 import resource
 import sys
 import tempfile
@@ -53,6 +55,25 @@ def used_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+class Watch:
+    """Notes every file that is opened outside a model's folder.
+
+    Python's own files, temporary ones and what the system says of the machine are let pass.
+    """
+
+    def __init__(self, folder: str) -> None:
+        own = (folder, sys.prefix, sys.base_prefix, str(Path.cwd()), tempfile.gettempdir() + "/tmp")
+        self.allowed = (*map(os.path.realpath, own), "/proc", "/sys", "/dev")
+        self.outside: list[str] = []
+
+    def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
+        """Take one of the interpreter's audit events."""
+        if event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
+            place = os.path.realpath(os.fsdecode(arguments[0]))
+            if not place.startswith(self.allowed):
+                self.outside.append(place)
+
+
 def attack(name: str, count: int, answers: "multiprocessing.Queue[Outcome]") -> None:
     warnings.simplefilter("ignore")
     outcome = Outcome()
@@ -62,6 +83,8 @@ def attack(name: str, count: int, answers: "multiprocessing.Queue[Outcome]") -> 
             (Path(folder) / file).write_bytes(content)
         main = Path(folder) / next(iter(seed))
         read_fully(main)  # imports and compiles what the format needs
+        watch = Watch(folder)
+        sys.addaudithook(watch)
         before = used_memory()
         written = seed
         for files in mutants(seed, count, seed=20267):
@@ -69,7 +92,7 @@ def attack(name: str, count: int, answers: "multiprocessing.Queue[Outcome]") -> 
                 if written.get(file) != content:
                     (Path(folder) / file).write_bytes(content)
             written = files
-            start = time.perf_counter()
+            start = time.process_time()
             try:
                 read_fully(main)
                 outcome.read += 1
@@ -79,7 +102,9 @@ def attack(name: str, count: int, answers: "multiprocessing.Queue[Outcome]") -> 
                     outcome.faults.append(f"unprintable message: {error!r}")
             except Exception:
                 outcome.faults.append(traceback.format_exc())
-            outcome.slowest = max(outcome.slowest, time.perf_counter() - start)
+            outcome.faults += [f"opened {place}" for place in watch.outside]
+            watch.outside.clear()
+            outcome.slowest = max(outcome.slowest, time.process_time() - start)
         outcome.peak = used_memory() - before
     answers.put(outcome)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import gguf
+import ml_dtypes
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
@@ -27,7 +28,7 @@ def _gguf() -> Files:
         writer = gguf.GGUFWriter(path, "llama")
         writer.add_array("tokenizer.ggml.tokens", ["a", "bb"])
         writer.add_float32("rope", 1.5)
-        for kind in ("Q8_0", "Q4_0", "Q4_K", "Q6_K", "TQ1_0", "MXFP4"):
+        for kind in ("Q8_0", "Q4_0", "Q5_1", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS", "TQ1_0", "MXFP4"):
             number = gguf.GGMLQuantizationType[kind]
             elements, nbytes = gguf.GGML_QUANT_SIZES[number]
             raw = _RNG.integers(0, 256, (2, nbytes * (256 // elements)), dtype=np.uint8)
@@ -72,6 +73,87 @@ def _safetensors() -> Files:
         "g.w._shift": np.ones((4, 1), np.float32),
     }
     return {"m.safetensors": _safetensors_bytes(arrays, {"format": "pt"})}
+
+
+def _layout(arrays: dict[str, np.ndarray], metadata: dict[str, str] | None = None) -> Files:
+    return {"m.safetensors": _safetensors_bytes(arrays, metadata or {})}
+
+
+def _gptq() -> Files:
+    words = _RNG.integers(-(2**31), 2**31, (8, 8)).astype(np.int32)
+    return _layout(
+        {
+            "a.qweight": words[:2],
+            "a.qzeros": words[:2, :1],
+            "a.scales": np.ones((2, 8), np.float16),
+            "a.g_idx": np.array([0, 1] * 8, np.int32),
+            "b.qweight": words[:3, :],
+            "b.qzeros": np.zeros((2, 1), np.int32),
+            "b.scales": np.ones((2, 8), np.float16),
+        }
+    ) | {"quantize_config.json": b'{"bits": 4, "checkpoint_format": "gptq_v2"}'}
+
+
+def _awq() -> Files:
+    words = _RNG.integers(-(2**31), 2**31, (32, 2)).astype(np.int32)
+    arrays = {"a.qweight": words, "a.qzeros": words[:2], "a.scales": np.ones((2, 16), np.float16)}
+    return _layout(arrays)
+
+
+def _compressed_tensors() -> Files:
+    packed = _RNG.integers(0, 256, (4, 16), dtype=np.uint8)
+    return _layout(
+        {
+            "a.weight_packed": packed.view(np.int32),
+            "a.weight_scale": np.ones((4, 2), np.float16),
+            "a.weight_zero_point": np.zeros((1, 2), np.int32),
+            "a.weight_shape": np.array([4, 32]),
+            "b.weight_packed": packed,
+            "b.weight_scale": np.full((4, 1), 127, np.uint8),
+            "c.weight_packed": packed,
+            "c.weight_scale": np.ones((4, 2), ml_dtypes.float8_e4m3fn),
+            "c.weight_global_scale": np.ones(1, np.float32),
+            "d.weight": _codes(4, 6),
+            "d.weight_scale": np.ones((4, 2), np.float32),
+            "d.weight_zero_point": np.zeros((4, 2), np.int8),
+        }
+    )
+
+
+def _bitsandbytes() -> Files:
+    state = {"shape": [4, 64], "blocksize": 64, "quant_type": "nf4", "nested_blocksize": 256}
+    state |= {"nested_offset": 0.5, "dtype": "float32"}
+    return _layout(
+        {
+            "a.weight": _codes(3, 4),
+            "a.SCB": np.ones(3, np.float32),
+            "b.weight": _RNG.integers(0, 256, (128, 1), dtype=np.uint8),
+            "b.weight.absmax": np.arange(4, dtype=np.uint8),
+            "b.weight.quant_map": np.linspace(-1, 1, 16, dtype=np.float32),
+            "b.weight.nested_absmax": np.ones(1, np.float32),
+            "b.weight.nested_quant_map": np.linspace(-1, 1, 256, dtype=np.float32),
+            "b.weight.quant_state.bitsandbytes__nf4": np.frombuffer(
+                json.dumps(state).encode(), np.uint8
+            ),
+        }
+    )
+
+
+def _quanto_and_torchao() -> Files:
+    named = {"_type": "IntxUnpackedToInt8Tensor", "_data": {"target_dtype": {"_data": "int4"}}}
+    return _layout(
+        {
+            "g.w._data._data": _RNG.integers(0, 256, (2, 8), dtype=np.uint8),
+            "g.w._scale": np.ones((4, 1), np.float32),
+            "g.w._shift": np.ones((4, 1), np.float32),
+            "h.w._data": _codes(4, 8),
+            "h.w._scale": np.ones((4, 1), np.float32),
+            "t._weight_qdata": _codes(4, 8),
+            "t._weight_scale": np.ones((4, 2), np.float32),
+            "t._weight_zero_point": np.zeros((4, 2), np.int8),
+        },
+        {"t.weight": json.dumps(named)},
+    )
 
 
 def _sharded() -> Files:
@@ -185,6 +267,11 @@ FORMATS: dict[str, Callable[[], Files]] = {
     "GGUF": _gguf,
     "safetensors": _safetensors,
     "safetensors, sharded": _sharded,
+    "GPTQ": _gptq,
+    "AWQ": _awq,
+    "compressed-tensors": _compressed_tensors,
+    "bitsandbytes": _bitsandbytes,
+    "quanto and torchao": _quanto_and_torchao,
     "ONNX": _onnx,
     "TFLite": _tflite,
     "OpenVINO IR": _openvino,

@@ -1,15 +1,28 @@
 """Files from strangers: an error of our own tree or a correct read, never anything else."""
 
+import io
+import json
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import pytest
 from tests.formats.seeds import FORMATS, mutants, seed_files
 
 from foldmark.cli.main import run
 from foldmark.compare.document import inspection_document
 from foldmark.compare.inspection import inspect_artefact
-from foldmark.errors import FileUnreadable, FoldmarkError, FormatNotRecognised, NotSupported
+from foldmark.errors import (
+    FileUnreadable,
+    FoldmarkError,
+    FormatNotRecognised,
+    HostileFile,
+    NotSupported,
+)
+from foldmark.formats.flatbuffer import root
 from foldmark.formats.opening import open_artefact
+from foldmark.formats.source import FileBytes
 
 _MUTANTS = 250
 
@@ -49,6 +62,123 @@ def test_damaged_files(name: str, tmp_path: Path) -> None:
         except FoldmarkError as error:
             assert str(error).isprintable()
     assert 0 < read < _MUTANTS
+
+
+def shards(**names: str) -> bytes:
+    return json.dumps({"weight_map": names}).encode()
+
+
+def link_out(folder: Path, name: str) -> None:
+    """Put a link where a file is expected, to something that is not the model's."""
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to("/etc/hostname")
+
+
+def link_loop(folder: Path, name: str) -> None:
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(name)
+
+
+@pytest.mark.parametrize("tamper", [link_out, link_loop])
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("ONNX", "m.data"),
+        ("safetensors, sharded", "1.safetensors"),
+        ("OpenVINO IR", "m.bin"),
+    ],
+)
+def test_links(
+    tamper: Callable[[Path, str], None],
+    name: str,
+    file: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    path = write(tmp_path, seed_files(name))
+    tamper(tmp_path, file)
+    assert run(["inspect", str(path)]) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    host = Path("/etc/hostname")
+    assert not host.exists() or host.read_text().strip() not in err or not host.read_text().strip()
+
+
+@pytest.mark.parametrize(
+    "location", ["/etc/passwd", "../m.data", "m.onnx", "C:/x", "a\0b", ".", "x" * 5000]
+)
+def test_external_locations(location: str, tmp_path: Path) -> None:
+    """A location that leads out, or back to the model itself where nothing of the sort lies."""
+    model = onnx.ModelProto()
+    model.ParseFromString(seed_files("ONNX")["m.onnx"])
+    for entry in model.graph.initializer[-1].external_data:
+        if entry.key == "location":
+            entry.value = location
+        if entry.key == "offset":
+            entry.value = str(1 << 40)
+    content = model.SerializeToString()
+    with pytest.raises(FoldmarkError):
+        read_fully(write(tmp_path, {"m.onnx": content, "m.data": bytes(64)}))
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        shards(w="m.index.json"),  # the index itself
+        shards(w="../1.safetensors"),
+        shards(w="/etc/passwd"),
+        shards(w="."),
+        shards(w="a\0b"),
+        shards(w="\x1b[2J"),
+        b'{"weight_map": ' + b"[" * 5000,
+        b'{"weight_map": {"w": 3}}',
+    ],
+)
+def test_indices_of_shards(index: bytes, tmp_path: Path) -> None:
+    with pytest.raises(FoldmarkError) as caught:
+        read_fully(write(tmp_path, {"m.index.json": index}))
+    assert str(caught.value).isprintable()
+
+
+def test_tensors_listed_again_and_again_are_counted(tmp_path: Path) -> None:
+    """Subgraphs that point to the same tensors would cost the square of the file's size."""
+    content = bytearray(seed_files("TFLite")["m.tflite"])
+    with FileBytes(write(tmp_path, {"m.tflite": bytes(content)})) as source:
+        model = root(source)
+        subgraphs = model.vector(2, 4)
+        assert subgraphs is not None
+        (subgraph,) = model.tables(2)
+        place = subgraphs.offset + int(subgraphs.items("<u4")[0])
+        pointer = model.fields[2]
+    times = 4000
+    start = len(content) + -len(content) % 4
+    content += bytes(start - len(content)) + times.to_bytes(4, "little")
+    for i in range(times):
+        here = start + 4 + 4 * i
+        content += ((place - here) % 2**32).to_bytes(4, "little")
+    content[pointer : pointer + 4] = (start - pointer).to_bytes(4, "little")
+    assert subgraph.offset == place
+    with pytest.raises(HostileFile, match="more tensors"):
+        read_fully(write(tmp_path, {"m.tflite": bytes(content)}))
+
+
+def test_a_compressed_archive_is_no_state_dict(tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(seed_files("PyTorch")["m.pt"])) as archive,
+        zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as other,
+    ):
+        for info in archive.infolist():
+            other.writestr(info.filename, archive.read(info) + bytes(1 << 20))
+    with pytest.raises(NotSupported, match="compressed"):
+        open_artefact(write(tmp_path, {"m.pt": packed.getvalue()}))
+
+
+def test_a_metadata_key_that_stands_twice(tmp_path: Path) -> None:
+    pair = (1).to_bytes(8, "little") + b"k" + (0).to_bytes(4, "little") + b"\1"
+    content = b"GGUF" + (3).to_bytes(4, "little") + bytes(8) + (2).to_bytes(8, "little")
+    with pytest.raises(HostileFile, match="twice"):
+        open_artefact(write(tmp_path, {"m.gguf": content + pair + pair + bytes(64)}))
 
 
 @pytest.mark.parametrize(

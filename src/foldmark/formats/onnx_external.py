@@ -92,7 +92,13 @@ def _inside(folder: Path, location: str, where: str) -> Path:
     if reason:
         raise HostileFile(f"location {reason}", where=where, got=repr(location[:80]))
     root = folder.resolve()
-    path = (root / location).resolve()
+    try:
+        path = (root / location).resolve()
+        path.is_file()
+    except (OSError, RuntimeError, ValueError) as fault:  # a loop of links, a name too long
+        raise FileUnreadable(
+            "the file can't be reached", where=where, got=repr(location[:80])
+        ) from fault
     if not path.is_relative_to(root):
         raise HostileFile(
             "location is a link that leads out of the model's folder",

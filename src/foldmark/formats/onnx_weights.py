@@ -13,7 +13,7 @@ All other initializers are plain. External data is read in place, piece by piece
 """
 
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,6 +74,7 @@ _CODE_TYPES = frozenset(
 )
 # Shorter tensors are not looked for in the file: their bytes could stand anywhere.
 _FINDABLE = 64
+_SEARCHES = 8
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def read_onnx(path: Path) -> Artefact:
     model = read_structure(path)
     graph = _Graph(path)
     _collect(model.graph, graph)
-    places = _Places(path)
+    places = _Places(path, graph.tensors.values())
     found = [weight for node in graph.nodes for weight in _weights_of(node, graph)]
     tensors = [_stored(weight, places) for weight in found]
     for name, tensor in graph.tensors.items():
@@ -157,8 +158,7 @@ def read_onnx(path: Path) -> Artefact:
 
 
 def _collect(graph: onnx.GraphProto, into: _Graph) -> None:
-    for tensor in graph.initializer:
-        into.tensors.setdefault(tensor.name, tensor)
+    # nodes first, as they stand in the file: their constants' places are looked for in that order
     for node in graph.node:
         into.nodes.append(node)
         for name in node.input:
@@ -173,37 +173,58 @@ def _collect(graph: onnx.GraphProto, into: _Graph) -> None:
             elif attribute.type == onnx.AttributeProto.GRAPHS:
                 for inner in attribute.graphs:
                     _collect(inner, into)
+    for tensor in graph.initializer:
+        into.tensors.setdefault(tensor.name, tensor)
 
 
 class _Places:
     """Where tensors lie: external ones as stated, inline ones found in the model's file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, tensors: Iterable[onnx.TensorProto]) -> None:
         self.model = FileBytes(path)
         self._external: dict[str, FileBytes] = {}
         self._used: dict[str, int] = {}
-        self._next = 0
         self._counted: set[int] = set()
-        with path.open("rb") as file:
-            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._inline = self._found(path, tensors)
 
     def span(self, tensor: onnx.TensorProto) -> tuple[Span, ...]:
         """Return where the tensor's bytes lie, nothing when that can't be told."""
-        if is_external(tensor):
-            entries = external_entries(tensor)
-            location = entries["location"]
-            source = self._external.setdefault(location, FileBytes(Path(location)))
-            size = byte_count(tensor)
-            self._used[location] = self._used.get(location, 0) + size
-            return (Span(source, int(entries.get("offset") or 0), size),)
-        if not tensor.HasField("raw_data") or len(tensor.raw_data) < _FINDABLE:
-            return ()
-        at = self._bytes.find(tensor.raw_data, self._next)
-        at = at if at >= 0 else self._bytes.find(tensor.raw_data)
-        if at < 0:
-            return ()
-        self._next = at + len(tensor.raw_data)
-        return (Span(self.model, at, len(tensor.raw_data)),)
+        if not is_external(tensor):
+            at = self._inline.get(id(tensor))
+            return () if at is None else (Span(self.model, at, len(tensor.raw_data)),)
+        entries = external_entries(tensor)
+        location = entries["location"]
+        if location not in self._external:
+            self._external[location] = FileBytes(Path(location))
+        size = byte_count(tensor)
+        self._used[location] = self._used.get(location, 0) + size
+        return (Span(self._external[location], int(entries.get("offset") or 0), size),)
+
+    def _found(self, path: Path, tensors: Iterable[onnx.TensorProto]) -> dict[int, int]:
+        """Find inline tensors in the order that they are written in.
+
+        What stands out of order is looked for from the start, but not for longer than reading
+        the file a few times would take: that tensor's place is then left open.
+        """
+        found: dict[int, int] = {}
+        behind, budget = 0, _SEARCHES * self.model.size
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            for tensor in tensors:
+                raw = tensor.raw_data if tensor.HasField("raw_data") else b""
+                if len(raw) < _FINDABLE or budget <= 0 or id(tensor) in found:
+                    continue
+                at = content.find(raw, behind)
+                budget -= (at if at >= 0 else len(content)) - behind
+                if at < 0:
+                    at = content.find(raw, 0, behind + len(raw))
+                    budget -= at if at >= 0 else behind
+                if at >= 0:
+                    found[id(tensor)] = at
+                    behind = at + len(raw)
+        return found
 
     def count(self, tensor: onnx.TensorProto) -> int:
         """Count the bytes that a tensor's numbers take, once: two weights may share a scale."""

@@ -42,7 +42,8 @@ _TYPES: Mapping[int, tuple[str, np.dtype[np.generic], int]] = {
 }
 _NOT_NUMBERS = {5: "strings", 13: "resources", 14: "variants"}
 _BLOCKWISE = 2
-_LARGE = 1 << 31
+# A tensor takes a place in its subgraph's list, and a table that points to its fields.
+_LEAST_TENSOR = 8
 
 
 def read_tflite(path: Path) -> Artefact:
@@ -57,8 +58,12 @@ def read_tflite(path: Path) -> Artefact:
     buffers = list(model.tables(4))
     tensors: list[StoredTensor] = []
     counted: set[int] = set()
+    seen = 0
     for subgraph in model.tables(2):
         for table in subgraph.tables(0):
+            seen += 1
+            if seen > source.size // _LEAST_TENSOR:  # many subgraphs may point to the same tensors
+                raise HostileFile("more tensors than the file can hold", where=str(path))
             number = table.unsigned(2, 4)
             if number >= len(buffers):
                 raise HostileFile("a tensor names a buffer that is not there", where=str(path))
