@@ -25,6 +25,7 @@ _HOMES: dict[str, str] = {
     "dequantize": "foldmark.tensors.calls",
     "fake_quantize": "foldmark.tensors.calls",
     "first_difference": "foldmark.tensors.calls",
+    "load": "foldmark.formats.opening",
     "int_matmul": "foldmark.tensors.calls",
     "per_axis": "foldmark.tensors.block",
     "per_group": "foldmark.tensors.block",

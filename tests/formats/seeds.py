@@ -148,7 +148,7 @@ def _quanto_and_torchao() -> Files:
             "g.w._shift": np.ones((4, 1), np.float32),
             "h.w._data": _codes(4, 8),
             "h.w._scale": np.ones((4, 1), np.float32),
-            "t._weight_qdata": _codes(4, 8),
+            "t._weight_qdata": _codes(4, 8) >> 4,
             "t._weight_scale": np.ones((4, 2), np.float32),
             "t._weight_zero_point": np.zeros((4, 2), np.int8),
         },

@@ -6,9 +6,11 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from tests.formats.seeds import FORMATS, mutants, seed_files
+from tests.formats.tflite_models import listed_model
 
 from foldmark.cli.main import run
 from foldmark.compare.document import inspection_document
@@ -20,9 +22,7 @@ from foldmark.errors import (
     HostileFile,
     NotSupported,
 )
-from foldmark.formats.flatbuffer import root
 from foldmark.formats.opening import open_artefact
-from foldmark.formats.source import FileBytes
 
 _MUTANTS = 250
 
@@ -142,24 +142,10 @@ def test_indices_of_shards(index: bytes, tmp_path: Path) -> None:
 
 def test_tensors_listed_again_and_again_are_counted(tmp_path: Path) -> None:
     """Subgraphs that point to the same tensors would cost the square of the file's size."""
-    content = bytearray(seed_files("TFLite")["m.tflite"])
-    with FileBytes(write(tmp_path, {"m.tflite": bytes(content)})) as source:
-        model = root(source)
-        subgraphs = model.vector(2, 4)
-        assert subgraphs is not None
-        (subgraph,) = model.tables(2)
-        place = subgraphs.offset + int(subgraphs.items("<u4")[0])
-        pointer = model.fields[2]
-    times = 4000
-    start = len(content) + -len(content) % 4
-    content += bytes(start - len(content)) + times.to_bytes(4, "little")
-    for i in range(times):
-        here = start + 4 + 4 * i
-        content += ((place - here) % 2**32).to_bytes(4, "little")
-    content[pointer : pointer + 4] = (start - pointer).to_bytes(4, "little")
-    assert subgraph.offset == place
+    constant = (np.zeros((4, 6), int), np.ones(4), np.zeros(4))
+    content = listed_model(constant, 0, "int8", 8000)
     with pytest.raises(HostileFile, match="more tensors"):
-        read_fully(write(tmp_path, {"m.tflite": bytes(content)}))
+        read_fully(write(tmp_path, {"m.tflite": content}))
 
 
 def test_a_compressed_archive_is_no_state_dict(tmp_path: Path) -> None:

@@ -17,6 +17,14 @@ def dequantizing_model(
     codes: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, axis: int, kind: str
 ) -> bytes:
     """Return a model whose output is its one constant, dequantized by the DEQUANTIZE operator."""
+    return listed_model((codes, scale, zero_point), axis, kind, 1)
+
+
+def listed_model(
+    constant: tuple[np.ndarray, np.ndarray, np.ndarray], axis: int, kind: str, times: int
+) -> bytes:
+    """Return the same model with its one subgraph listed so many times."""
+    codes, scale, zero_point = constant
     builder = flatbuffers.Builder(1024)
     buffers = [_buffer(builder, b""), _buffer(builder, _bytes(codes, kind))]
     quantization = _quantization(builder, scale, zero_point, axis)
@@ -37,7 +45,7 @@ def dequantizing_model(
     tflite.SubGraphAddInputs(builder, none)
     tflite.SubGraphAddOutputs(builder, results)
     tflite.SubGraphAddOperators(builder, operators)
-    subgraphs = _tables(builder, [tflite.SubGraphEnd(builder)])
+    subgraphs = _tables(builder, [tflite.SubGraphEnd(builder)] * times)
     tflite.OperatorCodeStart(builder)
     code = tflite.BuiltinOperator.DEQUANTIZE
     tflite.OperatorCodeAddDeprecatedBuiltinCode(builder, code)

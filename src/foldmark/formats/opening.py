@@ -1,5 +1,6 @@
 """From a path to the reader that knows it: one table of magic bytes."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from foldmark.formats.safetensors_file import read_safetensors, read_sharded
 from foldmark.formats.source import FileBytes
 from foldmark.formats.stored import Artefact
 
-__all__ = ["READERS", "open_artefact"]
+__all__ = ["READERS", "load", "open_artefact"]
 
 _PEEK = 64
 
@@ -118,6 +119,19 @@ def open_artefact(path: Path) -> Artefact:
         got=f"first bytes {start[:8].hex(' ')}",
         expected="ONNX, safetensors, GGUF, TFLite, OpenVINO, PyTorch, npy or npz",
     )
+
+
+def load(path: str | os.PathLike[str]) -> Artefact:
+    """Open a model file of any format; nothing but its header is read.
+
+    Its tensors are read when asked for: `find(name)` gives one as it is stored, with name, shape,
+    layout and place in the file, and `find(name).quantized()` its codes, scale and zero point;
+    `quantized()` yields all of these one at a time.
+
+    Raises:
+        FileUnreadable, FormatNotRecognised, NotSupported, TruncatedFile, HostileFile.
+    """
+    return open_artefact(Path(path))
 
 
 def _is_folder(path: Path) -> bool:

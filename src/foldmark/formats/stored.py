@@ -6,13 +6,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foldmark.errors import HostileFile
 from foldmark.formats.source import FileBytes
+
+if TYPE_CHECKING:
+    from foldmark.tensors.quantized import QuantizedTensor
 
 __all__ = [
     "Array",
@@ -286,6 +289,16 @@ class StoredTensor:
         """Read the whole tensor."""
         return self.reader(0, self.shape[self.walk_axis] if self.shape else 1)
 
+    def quantized(self) -> "QuantizedTensor":
+        """Read the whole tensor as codes, scale, zero point and blocks.
+
+        Raises:
+            NotSupported: what does not consist of these: floats, tables, float codes.
+        """
+        from foldmark.formats.as_quantized import as_quantized  # noqa: PLC0415  (both ways)
+
+        return as_quantized(self)
+
     def rows(self, start: int, stop: int) -> Values:
         """Read indices start..stop of the walk axis, start a multiple of the step."""
         return self.reader(start, stop)
@@ -332,6 +345,16 @@ class Artefact:
     def find(self, name: str) -> StoredTensor | None:
         """Return the tensor of that name, None when there is none."""
         return next((tensor for tensor in self.tensors if tensor.name == name), None)
+
+    def quantized(self) -> Iterator[tuple[StoredTensor, "QuantizedTensor"]]:
+        """Yield every quantized tensor, read one at a time, with where it lies and its name.
+
+        Raises:
+            NotSupported: at the first tensor that has no codes, scale and zero point in blocks.
+        """
+        for tensor in self.tensors:
+            if tensor.layout.is_quantized:
+                yield tensor, tensor.quantized()
 
     def close(self) -> None:
         """Close every file."""
