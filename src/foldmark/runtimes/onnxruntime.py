@@ -24,7 +24,7 @@ from foldmark.errors import (
 )
 from foldmark.graphs.light import LightModel, lighten, with_outputs, without_unread
 
-__all__ = ["Input", "Optimization", "Session", "Weights", "available_threads"]
+__all__ = ["Input", "Optimization", "Session", "Weights", "available_threads", "session_source"]
 
 Array = NDArray[np.generic]
 
@@ -115,7 +115,7 @@ class Session:
             options.enable_profiling = True
             options.profile_file_prefix = profile
         # ONNX Runtime reads weights kept apart where they lie, as long as the session lives.
-        source, self._weights = _source(model, taps, options)
+        source, self._weights = session_source(model, taps, options)
         with _said_plainly("the model"):
             self._session = onnxruntime.InferenceSession(
                 source, options, providers=["CPUExecutionProvider"]
@@ -224,7 +224,7 @@ def _input(argument: onnxruntime.NodeArg) -> Input:
     return Input(argument.name, dtype, shape)
 
 
-def _source(
+def session_source(
     model: str | Path | onnx.ModelProto | LightModel,
     taps: Sequence[str],
     options: onnxruntime.SessionOptions,

@@ -11,14 +11,18 @@ import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
+from onnx.external_data_helper import load_external_data_for_tensor
 
 from foldmark.errors import NotSupported
-from foldmark.runtimes.onnxruntime import Optimization, available_threads
+from foldmark.formats.onnx_tensor import external_entries, is_external
+from foldmark.formats.onnx_writer import fits_inside
+from foldmark.runtimes.onnxruntime import Optimization, available_threads, session_source
 
 __all__ = ["Execution", "NodeRun", "all_graphs", "all_nodes", "execute", "named_nodes"]
 
 _CONTROL_FLOW = {"If", "Loop", "Scan"}
 _SUFFIX = "_kernel_time"
+_CODES = {onnx.TensorProto.INT8, onnx.TensorProto.UINT8}
 
 
 @dataclass(frozen=True)
@@ -129,9 +133,10 @@ def execute(
             options.add_session_config_entry(
                 "session.model_external_initializers_file_folder_path", str(folder.resolve())
             )
+        source, weights = _source(named_nodes(model), options)
         try:
             session = onnxruntime.InferenceSession(
-                named_nodes(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
+                source, options, providers=["CPUExecutionProvider"]
             )
             for _ in range(runs + 1):
                 session.run(None, dict(feeds))
@@ -142,8 +147,45 @@ def execute(
             raise NotSupported(
                 f"ONNX Runtime can't run it: {' '.join(str(error).split())}", where="the model"
             ) from error
-        graph = _with_names_of_their_own(onnx.load(rewritten))
+        graph = _with_names_of_their_own(_read_rewritten(rewritten))
+        del weights
     return Execution(graph, *_read(events, runs))
+
+
+def _source(
+    model: onnx.ModelProto, options: onnxruntime.SessionOptions
+) -> tuple[str | bytes, list[onnxruntime.OrtValue]]:
+    """Return what InferenceSession takes, and the weights that it reads where they lie.
+
+    A model of which a file can't hold all weights is rewritten with its weights apart as well.
+    """
+    left_in_files = any(
+        Path(external_entries(tensor).get("location", "")).is_absolute()
+        for tensor in model.graph.initializer
+        if is_external(tensor)
+    )
+    if not left_in_files and fits_inside(model):
+        return model.SerializeToString(), []
+    for key, value in (("file_name", "rewritten.weights"), ("min_size_in_bytes", "1024")):
+        options.add_session_config_entry(
+            f"session.optimized_model_external_initializers_{key}", value
+        )
+    return session_source(model, (), options)
+
+
+def _read_rewritten(path: Path) -> onnx.ModelProto:
+    """Read what ONNX Runtime wrote; of weights that lie apart the codes alone have values.
+
+    Large floats tell by their shape all that is asked of them.
+    """
+    model = onnx.load(path, load_external_data=False)
+    for graph in all_graphs(model.graph):
+        for tensor in graph.initializer:
+            if is_external(tensor) and tensor.data_type in _CODES:
+                load_external_data_for_tensor(tensor, str(path.parent))
+                tensor.ClearField("data_location")
+                del tensor.external_data[:]
+    return model
 
 
 def _with_names_of_their_own(model: onnx.ModelProto) -> onnx.ModelProto:
