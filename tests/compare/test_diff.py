@@ -12,6 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import save_file
 
 from foldmark.cli.main import run
+from foldmark.compare import diff as diff_module
+from foldmark.compare import sampling
 from foldmark.compare.align import align, canonical_name
 from foldmark.compare.diff import Diff, diff_artefacts
 from foldmark.errors import ModelsDiffer, NothingQuantized
@@ -146,7 +148,7 @@ def arranged(tmp_path: Path, left: dict[str, np.ndarray], right: dict[str, np.nd
     save_file({k: np.ascontiguousarray(v) for k, v in left.items()}, tmp_path / "l.safetensors")
     save_file({k: np.ascontiguousarray(v) for k, v in right.items()}, tmp_path / "r.safetensors")
     tensors = [open_artefact(tmp_path / f"{side}.safetensors").tensors for side in "lr"]
-    alignment = align(*tensors, heads=4)
+    alignment = align(*tensors)
     assert not alignment.left_over
     for match in alignment.matches:
         np.testing.assert_array_equal(match.load_right(), left[match.left.name])
@@ -159,6 +161,103 @@ def test_fused_rows(tmp_path: Path) -> None:
     whole = {"layers.0.self_attn.qkv_proj.weight": np.concatenate(parts)}
     (evidence,) = arranged(tmp_path, whole, dict(zip(names, parts, strict=True)))
     assert evidence.startswith("made of")
+
+
+def test_parts_of_a_fused_weight(tmp_path: Path) -> None:
+    parts = [RNG.normal(size=(rows, 32)).astype(np.float32) for rows in (16, 8, 8)]
+    names = [f"layers.0.self_attn.{p}_proj.weight" for p in "qkv"]
+    whole = {"layers.0.self_attn.qkv_proj.weight": np.concatenate(parts)}
+    evidence = arranged(tmp_path, dict(zip(names, parts, strict=True)), whole)
+    assert {each.split(" of ")[0] for each in evidence} == {
+        "the first 16",
+        "rows 16 to 23",
+        "rows 24 to 31",
+    }
+    assert all("'layers.0.self_attn.qkv_proj.weight' (cosine 1.0000)" in each for each in evidence)
+
+
+@pytest.mark.parametrize("name", ["layers.1.mlp.experts.gate_proj", "blk.1.ffn_gate_exps"])
+@pytest.mark.parametrize("whole_is_left", [False, True])
+def test_experts(tmp_path: Path, name: str, whole_is_left: bool) -> None:
+    experts = RNG.normal(size=(5, 24, 32)).astype(np.float32)
+    whole = {f"{name}.weight": experts}
+    names = [f"model.layers.1.block_sparse_moe.experts.{k}.w1.weight" for k in range(5)]
+    parts = dict(zip(names, experts, strict=True))
+    evidence = arranged(tmp_path, *((whole, parts) if whole_is_left else (parts, whole)))
+    assert len(evidence) == (1 if whole_is_left else 5)
+    assert evidence[0].startswith("made of 5 experts" if whole_is_left else "expert 0 of ")
+
+
+def test_experts_of_other_weights_are_left_over(tmp_path: Path) -> None:
+    whole = {"blk.1.ffn_gate_exps.weight": RNG.normal(size=(3, 24, 32)).astype(np.float32)}
+    parts = {
+        f"layers.1.mlp.experts.{k}.gate_proj.weight": RNG.normal(size=(24, 32)).astype(np.float32)
+        for k in range(3)
+    }
+    save_file(whole, tmp_path / "l.safetensors")
+    save_file(parts, tmp_path / "r.safetensors")
+    sides = [open_artefact(tmp_path / f"{side}.safetensors").tensors for side in "lr"]
+    found = align(*sides)
+    assert (len(found.matches), len(found.left_over), len(found.right_over)) == (0, 1, 3)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_padding_on_this_side(tmp_path: Path, axis: int) -> None:
+    plain = RNG.normal(size=(40, 32)).astype(np.float32)
+    padded = np.pad(plain, [(0, 8), (0, 0)] if axis == 0 else [(0, 0), (0, 8)])
+    (evidence,) = arranged(tmp_path, {"embed.weight": padded}, {"embed.weight": plain})
+    assert f"8 more {('rows', 'columns')[axis]} here" in evidence
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("form", ["plain", "rotary", "fused"])
+def test_large_weights_are_aligned_by_samples(
+    tmp_path: Path, form: str, transposed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same answers when no more than some rows or columns are ever read."""
+    monkeypatch.setattr(sampling, "_WHOLE", 1 << 10)
+    monkeypatch.setattr(sampling, "_ELEMENTS", 1 << 9)
+    weights = [RNG.normal(size=(96, 64)).astype(np.float32) for _ in range(3)]
+    names = [f"layers.0.self_attn.{p}_proj.weight" for p in "qkv"]
+    right = dict(zip(names, weights, strict=True))
+    left = dict(right)
+    if form == "rotary":
+        left[names[0]] = weights[0].reshape(6, 2, 8, 64).swapaxes(1, 2).reshape(96, 64)
+    if form == "fused":
+        left = {"layers.0.self_attn.qkv_proj.weight": np.concatenate(weights)}
+    elif transposed and form == "plain":
+        left = {f"t{k}": w.T for k, w in enumerate(weights)}
+    evidence = arranged(tmp_path, left, right)
+    expected = {"rotary": "rotary rows", "fused": "made of", "plain": "transposed"}[form]
+    if form != "plain" or transposed:
+        assert any(expected in words for words in evidence)
+
+
+def test_samples_say_what_all_numbers_say(
+    files: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = compared(*files)
+    monkeypatch.setattr(diff_module, "_FULL", 0)
+    monkeypatch.setattr(sampling, "_WHOLE", 0)
+    monkeypatch.setattr(sampling, "_ELEMENTS", 1 << 10)
+    monkeypatch.setattr(diff_module, "_HEAD", 1 << 11)
+    some = compared(*files)
+    assert [t.match.left.name for t in some.tensors] == [t.match.left.name for t in whole.tensors]
+    for one, other in zip(some.tensors, whole.tensors, strict=True):
+        assert one.sampled is not None
+        assert one.sampled < one.match.left.elements
+        assert one.distance == pytest.approx(other.distance, rel=0.25)
+        assert one.left_error == pytest.approx(other.left_error, rel=0.25)
+        assert one.codes is not None
+        assert one.codes.index is not None
+        name, place = one.match.left.name, one.codes.index
+        assert one.codes.weight == pytest.approx(float(WEIGHTS[name][place]))
+        assert round(one.codes.left_exact) == one.codes.left  # type: ignore[arg-type]
+    named = [t.fields for t in some.tensors if t.fields]
+    assert named
+    assert all(
+        [(f.field, f.left, f.right) for f in n] == [("divisor", "127", "128")] for n in named
+    )
 
 
 def test_padded_rows(tmp_path: Path) -> None:

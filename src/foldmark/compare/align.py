@@ -1,24 +1,31 @@
 """Which tensor of one file is which tensor of another, each match with its evidence.
 
 First by name, as it stands or through the naming schemes of the field; then by shape and a
-sample of the content. A weight may lie transposed, reshaped, padded with rows, with its rotary
-rows in another order, or in one piece with its neighbours (query, key and value; gate and up).
+sample of the content. A weight may lie transposed, reshaped, padded, with its rotary rows in
+another order, or in one piece with its neighbours (query, key and value; gate and up; all experts
+of a layer). Only samples are read: two files of billions of weights align in seconds.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
+from foldmark.compare.arrangement import (
+    PLAIN,
+    Arrangement,
+    arrangements,
+    one_of,
+    part_of_rows,
+    rotary,
+    stacked,
+)
+from foldmark.compare.sampling import Sampler
 from foldmark.formats.stored import Array, StoredTensor
 
 __all__ = ["Alignment", "Match", "align", "canonical_name"]
 
-# Content is compared on so many places drawn once for each shape.
-_PLACES = 4096
-# Larger tensors are not loaded only to be recognised.
-_LARGEST = 1 << 27
 _ALIKE = 0.9
 # Vectors and tables that are smaller say too little about whose they are.
 _SMALLEST = 256
@@ -40,16 +47,25 @@ _GGUF = (
     (re.compile(r"^blk\.(\d+)\.ffn_gate$"), r"layers.\1.mlp.gate_proj"),
     (re.compile(r"^blk\.(\d+)\.ffn_up$"), r"layers.\1.mlp.up_proj"),
     (re.compile(r"^blk\.(\d+)\.ffn_down$"), r"layers.\1.mlp.down_proj"),
+    (re.compile(r"^blk\.(\d+)\.ffn_(gate|up|down)_exps$"), r"layers.\1.mlp.experts.\2_proj"),
     (re.compile(r"^blk\.(\d+)\.attn_norm$"), r"layers.\1.input_layernorm"),
     (re.compile(r"^blk\.(\d+)\.ffn_norm$"), r"layers.\1.post_attention_layernorm"),
 )
-# a fused weight's last part -> the parts that it is made of, from the first row down
-_FUSED = {
-    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
-    "gate_up_proj": ("gate_proj", "up_proj"),
-}
-
-Arrange = Callable[[Array], Array]
+# the parts that a fused weight is made of, from the first row down, and names of the whole
+_FUSED = (
+    (("q_proj", "k_proj", "v_proj"), ("qkv_proj", "query_key_value", "Wqkv", "qkv")),
+    (("query", "key", "value"), ("qkv_proj", "query_key_value", "Wqkv", "qkv")),
+    (("gate_proj", "up_proj"), ("gate_up_proj",)),
+)
+_EXPERT = re.compile(r"\.experts\.(\d+)\.")
+_MIXTRAL = (
+    (re.compile(r"block_sparse_moe"), "mlp"),
+    (re.compile(r"(experts\.\d+)\.w1$"), r"\1.gate_proj"),
+    (re.compile(r"(experts\.\d+)\.w2$"), r"\1.down_proj"),
+    (re.compile(r"(experts\.\d+)\.w3$"), r"\1.up_proj"),
+)
+# Heads are as wide as one of these.
+_HEADS = (64, 128, 96, 80, 112, 256, 32, 48, 16, 8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,18 +75,23 @@ class Match:
     Attributes:
         left: the tensor whose layout is kept.
         right: tensors that make it up, one in most cases.
-        arrange: brings the right one's numbers, float32, into the left one's layout.
+        arrangement: brings the right one's numbers, float32, into the left one's layout.
         evidence: how the match was found, in words.
     """
 
     left: StoredTensor
     right: tuple[StoredTensor, ...]
-    arrange: Arrange
+    arrangement: Arrangement
     evidence: str
+
+    def arrange(self, array: Array) -> Array:
+        """Bring an array of the right tensor's shape into the left one's layout."""
+        return self.arrangement.apply(array)
 
     def load_right(self) -> Array:
         """Return the right tensor's numbers in the left one's layout, float32."""
-        return self.arrange(np.concatenate([t.load().dequantize() for t in self.right]))
+        parts = [tensor.load().dequantize() for tensor in self.right]
+        return self.arrange(parts[0] if len(parts) == 1 else np.concatenate(parts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +108,8 @@ def canonical_name(name: str) -> str:
     plain = name.replace("/", ".").replace("::", ".").strip(".")
     while (shorter := _ADDED.sub("", plain)) != plain and shorter:
         plain = shorter
+    for pattern, scheme in _MIXTRAL:
+        plain = pattern.sub(scheme, plain)
     for pattern, scheme in _GGUF:
         if pattern.match(plain):
             return pattern.sub(scheme, plain)
@@ -94,187 +117,232 @@ def canonical_name(name: str) -> str:
 
 
 def align(
-    left: tuple[StoredTensor, ...], right: tuple[StoredTensor, ...], heads: int = 0
+    left: tuple[StoredTensor, ...],
+    right: tuple[StoredTensor, ...],
+    sampler: Sampler | None = None,
 ) -> Alignment:
     """Match every tensor of the left file with one of the right.
 
     Args:
         left: tensors to find partners for.
         right: where to look.
-        heads: attention heads, to undo a reordering of rotary rows; 0 when unknown.
+        sampler: reads their samples; a new one when None.
     """
-    finder = _Finder(left, right, heads)
-    return finder.run()
+    return _Finder(left, right, sampler or Sampler()).run()
 
 
 class _Finder:
     """The two sides and what is left of them."""
 
     def __init__(
-        self, left: tuple[StoredTensor, ...], right: tuple[StoredTensor, ...], heads: int
+        self, left: tuple[StoredTensor, ...], right: tuple[StoredTensor, ...], sampler: Sampler
     ) -> None:
         self.left = {tensor.name: tensor for tensor in left}
         self.right = {tensor.name: tensor for tensor in right}
-        self.by_name: dict[str, StoredTensor] = {}
-        for tensor in right:
-            self.by_name.setdefault(canonical_name(tensor.name), tensor)
-        self.heads = heads
+        self.ours, self.theirs = _by_name(left), _by_name(right)
+        self.sampler = sampler
         self.matches: list[Match] = []
-        self.samples: dict[int, Array] = {}
+        self.used: set[str] = set()
 
     def run(self) -> Alignment:
+        order = {name: place for place, name in enumerate(self.left)}
         for tensor in list(self.left.values()):
             found = self.right.get(tensor.name)
             evidence = "same name"
             if found is None:
-                found = self.by_name.get(canonical_name(tensor.name))
+                found = self.theirs.get(canonical_name(tensor.name))
                 evidence = f"named {found.name!r}" if found is not None else ""
             if found is not None and found.name in self.right:
                 self._match(tensor, found, evidence)
-        for tensor in list(self.left.values()):
-            self._match_fused(tensor)
+        self._match_fused()
+        self._match_experts()
         for tensor in list(self.left.values()):
             self._match_content(tensor)
-        order = {match.left.name: place for place, match in enumerate(self.matches)}
+        for name in self.used:
+            self.right.pop(name, None)
         matches = sorted(self.matches, key=lambda match: order[match.left.name])
         return Alignment(tuple(matches), tuple(self.left.values()), tuple(self.right.values()))
 
     def _match(self, tensor: StoredTensor, found: StoredTensor, evidence: str) -> None:
-        for words, arrange in _arrangements(tensor.shape, found.shape):
-            plain = words == "" or len(tensor.shape) < 2
-            square = tensor.shape == found.shape[::-1] and tensor.shape == found.shape
-            if plain and not (square and self._prefers_transposed(tensor, found)):
-                self._keep(tensor, found, arrange, evidence)
+        for arrangement in arrangements(tensor.shape, found.shape):
+            if arrangement.is_plain:
+                other, words = self._other_way(tensor, found)
+                said = f"{evidence}, {words}" if words else evidence
+                self._keep(tensor, (found,), other, said)
                 return
-            if not plain and self._alike(tensor, found, arrange):
-                self._keep(tensor, found, arrange, f"{evidence}, {words}")
+            likeness = self._likeness(tensor, (found,), arrangement)
+            if likeness > _ALIKE or len(tensor.shape) < 2:
+                words = f"{evidence}, {arrangement.words} (cosine {likeness:.4f})"
+                self._keep(tensor, (found,), arrangement, words)
                 return
 
-    def _prefers_transposed(self, tensor: StoredTensor, found: StoredTensor) -> bool:
-        same = self._likeness(tensor, found, lambda a: a)
-        return same < _ALIKE and self._likeness(tensor, found, np.transpose) > max(same, _ALIKE)
+    def _other_way(self, tensor: StoredTensor, found: StoredTensor) -> tuple[Arrangement, str]:
+        """Return the plain arrangement, or another of the same shape that is more alike."""
+        square = len(tensor.shape) == 2 and tensor.shape[0] == tensor.shape[1]
+        turns = re.search(r"\.(q|k)_proj$", canonical_name(tensor.name)) is not None
+        if len(tensor.shape) != 2 or not (square or turns):
+            return PLAIN, ""
+        same = self._likeness(tensor, (found,), PLAIN)
+        if same > _ALIKE:
+            return PLAIN, ""
+        others = list(arrangements(tensor.shape, found.shape))[1:] if square else []
+        if turns:
+            others += [
+                rotary(width, tensor.shape[0], back=back)
+                for width in _HEADS
+                for back in (False, True)
+                if tensor.shape[0] % width == 0
+            ]
+        for other in others:
+            likeness = self._likeness(tensor, (found,), other)
+            if likeness > max(same, _ALIKE):
+                return other, f"{other.words} (cosine {likeness:.4f}, as it lies {same:.4f})"
+        return PLAIN, ""
 
     def _keep(
-        self, tensor: StoredTensor, found: StoredTensor, arrange: Arrange, evidence: str
+        self,
+        tensor: StoredTensor,
+        found: tuple[StoredTensor, ...],
+        arrangement: Arrangement,
+        evidence: str,
+        *,
+        shared: bool = False,
     ) -> None:
-        if self.heads and re.search(r"\.(q|k)_proj$", canonical_name(tensor.name)):
-            rotated = _rotary(self.heads)
-            if tensor.shape[0] % (2 * self.heads) == 0 and (
-                self._likeness(tensor, found, arrange) < _ALIKE
-                and self._likeness(tensor, found, rotated) > _ALIKE
-            ):
-                arrange, evidence = rotated, f"{evidence}, rotary rows reordered"
-        self.matches.append(Match(tensor, (found,), arrange, evidence))
+        self.matches.append(Match(tensor, found, arrangement, evidence))
         del self.left[tensor.name]
-        del self.right[found.name]
+        for part in found:
+            if shared:
+                self.used.add(part.name)
+            else:
+                self.right.pop(part.name, None)
 
-    def _match_fused(self, tensor: StoredTensor) -> None:
-        name = canonical_name(tensor.name)
-        for whole, parts in _FUSED.items():
-            if not name.endswith(whole):
+    def _match_fused(self) -> None:
+        """Match a weight in one piece on one side with its parts on the other."""
+        for parts, wholes in _FUSED:
+            for whole in wholes:
+                for name, tensor in self.ours.items():
+                    if name.endswith(f".{whole}") and tensor.name in self.left:
+                        self._made_of(tensor, _found(self.theirs, name, whole, parts))
+                for name, tensor in self.theirs.items():
+                    if name.endswith(f".{whole}") and tensor.name in self.right:
+                        self._parts_of(tensor, _found(self.ours, name, whole, parts))
+
+    def _made_of(self, tensor: StoredTensor, parts: list[StoredTensor]) -> None:
+        if not parts or not all(part.name in self.right for part in parts):
+            return
+        rows = sum(part.shape[0] for part in parts)
+        if (rows, *parts[0].shape[1:]) != tensor.shape:
+            return
+        arrangement = stacked(tensor.shape)
+        likeness = self._likeness(tensor, tuple(parts), arrangement)
+        if likeness > _ALIKE:
+            names = ", ".join(repr(part.name) for part in parts)
+            self._keep(
+                tensor, tuple(parts), arrangement, f"made of {names} (cosine {likeness:.4f})"
+            )
+
+    def _parts_of(self, whole: StoredTensor, parts: list[StoredTensor]) -> None:
+        if sum(part.shape[0] for part in parts) != whole.shape[0]:
+            return
+        first = 0
+        for part in parts:
+            arrangement = part_of_rows(first, part.shape[0], whole.shape[0])
+            first += part.shape[0]
+            if part.name not in self.left or part.shape[1:] != whole.shape[1:]:
                 continue
-            names = [name.removesuffix(whole) + part for part in parts]
-            found = [self.by_name[n] for n in names if n in self.by_name]
-            rows = sum(part.shape[0] for part in found)
-            if len(found) == len(parts) and (rows, *found[0].shape[1:]) == tensor.shape:
-                evidence = "made of " + ", ".join(repr(part.name) for part in found)
-                self.matches.append(Match(tensor, tuple(found), lambda a: a, evidence))
-                del self.left[tensor.name]
-                for part in found:
-                    self.right.pop(part.name, None)
-                return
+            likeness = self._likeness(part, (whole,), arrangement)
+            if likeness > _ALIKE:
+                evidence = f"{arrangement.words} of {whole.name!r} (cosine {likeness:.4f})"
+                self._keep(part, (whole,), arrangement, evidence, shared=True)
+
+    def _match_experts(self) -> None:
+        """Match one tensor of all experts with one tensor an expert, on either side."""
+        for family, parts in _families(self.right.values()).items():
+            for tensor in list(self.left.values()):
+                if _holds(tensor, family, parts):
+                    arrangement = stacked(tensor.shape)
+                    likeness = self._likeness(tensor, parts, arrangement)
+                    if likeness > _ALIKE:
+                        words = f"made of {len(parts)} experts from {parts[0].name!r} on"
+                        words += f" (cosine {likeness:.4f})"
+                        self._keep(tensor, parts, arrangement, words)
+                        break
+        for family, parts in _families(self.left.values()).items():
+            for tensor in list(self.right.values()):
+                if not _holds(tensor, family, parts):
+                    continue
+                likeness = self._likeness(parts[0], (tensor,), one_of(0))
+                if likeness > _ALIKE:
+                    for place, part in enumerate(parts):
+                        words = f"expert {place} of {tensor.name!r} (cosine {likeness:.4f})"
+                        self._keep(part, (tensor,), one_of(place), words, shared=True)
+                    break
 
     def _match_content(self, tensor: StoredTensor) -> None:
         """Find the most alike tensor of a shape that fits."""
-        if not _SMALLEST <= tensor.elements <= _LARGEST:
+        if tensor.elements < _SMALLEST:
             return
-        best: tuple[float, StoredTensor, Arrange, str] | None = None
+        best: tuple[float, StoredTensor, Arrangement] | None = None
         for other in self.right.values():
             if other.elements != tensor.elements or other.layout.number_format in ("int64", "bool"):
                 continue
-            for words, arrange in _arrangements(tensor.shape, other.shape):
-                likeness = self._likeness(tensor, other, arrange)
+            for arrangement in arrangements(tensor.shape, other.shape):
+                likeness = self._likeness(tensor, (other,), arrangement)
                 if likeness > _ALIKE and (best is None or likeness > best[0]):
-                    best = (likeness, other, arrange, words)
+                    best = (likeness, other, arrangement)
         if best is not None:
-            likeness, other, arrange, words = best
+            likeness, other, arrangement = best
             evidence = f"content of {other.name!r} (cosine {likeness:.4f})"
-            self._keep(tensor, other, arrange, f"{evidence}, {words}" if words else evidence)
+            said = f"{evidence}, {arrangement.words}" if arrangement.words else evidence
+            self._keep(tensor, (other,), arrangement, said)
 
-    def _alike(self, tensor: StoredTensor, other: StoredTensor, arrange: Arrange) -> bool:
-        return self._likeness(tensor, other, arrange) > _ALIKE
-
-    def _likeness(self, tensor: StoredTensor, other: StoredTensor, arrange: Arrange) -> float:
-        """Return the cosine between two tensors on the places drawn for the left one's shape."""
-        places = _places(tensor.elements)
-        one = self._sample(tensor, places, None, tensor.shape)
-        two = self._sample(other, places, arrange, tensor.shape)
-        if one is None or two is None:
+    def _likeness(
+        self, tensor: StoredTensor, other: tuple[StoredTensor, ...], arrangement: Arrangement
+    ) -> float:
+        """Return the cosine between two tensors on a sample of both."""
+        pair = self.sampler.pair(tensor, other, arrangement)
+        if pair is None:
             return 0.0
+        one, two = (block.numbers.astype(np.float64).reshape(-1) for block in pair[:2])
         with np.errstate(all="ignore"):
             scale = float(np.linalg.norm(one) * np.linalg.norm(two))
             return float(one @ two) / scale if scale > 0 and np.isfinite(scale) else 0.0
 
-    def _sample(
-        self, tensor: StoredTensor, places: Array, arrange: Arrange | None, shape: tuple[int, ...]
-    ) -> Array | None:
-        if not 0 < tensor.elements <= _LARGEST:
-            return None
-        order = np.arange(tensor.elements).reshape(tensor.shape)
-        taken = places if arrange is None else self._origin(arrange, order, shape, places)
-        if taken is None:
-            return None
-        key = id(tensor)
-        if key not in self.samples:
-            if len(self.samples) > 64:
-                self.samples.clear()
-            with np.errstate(all="ignore"):
-                self.samples[key] = tensor.load().dequantize().reshape(-1)
-        return self.samples[key][taken].astype(np.float64)
 
-    @staticmethod
-    def _origin(
-        arrange: Arrange, order: Array, shape: tuple[int, ...], places: Array
-    ) -> Array | None:
-        """Return where in the right tensor the left one's places come from."""
-        arranged = arrange(order)
-        return arranged.reshape(-1)[places] if arranged.shape == shape else None
+def _by_name(tensors: tuple[StoredTensor, ...]) -> dict[str, StoredTensor]:
+    found: dict[str, StoredTensor] = {}
+    for tensor in tensors:
+        found.setdefault(canonical_name(tensor.name), tensor)
+    return found
 
 
-def _places(elements: int) -> Array:
-    if elements <= _PLACES:
-        return np.arange(elements)
-    return np.random.default_rng(elements).integers(0, elements, _PLACES)
+def _found(
+    names: dict[str, StoredTensor], name: str, whole: str, parts: tuple[str, ...]
+) -> list[StoredTensor]:
+    """Return a fused weight's parts on the other side, all of them or none."""
+    start = name.removesuffix(whole)
+    found = [names[start + part] for part in parts if start + part in names]
+    return found if len(found) == len(parts) else []
 
 
-def _arrangements(wanted: tuple[int, ...], given: tuple[int, ...]) -> Iterator[tuple[str, Arrange]]:
-    """Yield ways to bring one shape into another, the plainest first."""
-    if wanted == given:
-        yield "", lambda a: a
-        if len(wanted) == 2 and wanted[0] == wanted[1]:
-            yield "transposed", np.transpose
-        return
-    if len(wanted) == len(given) == 2 and wanted == given[::-1]:
-        yield "transposed", np.transpose
-    elif len(wanted) == 4 and len(given) == 4:
-        for axes in ((0, 2, 3, 1), (3, 0, 1, 2), (1, 2, 3, 0), (0, 3, 1, 2)):
-            if tuple(given[axis] for axis in axes) == wanted:
-                yield "axes moved", _moved(axes)
-    elif np.prod(wanted) == np.prod(given):
-        yield "reshaped", lambda a: a.reshape(wanted)
-    elif len(wanted) == len(given) and wanted[1:] == given[1:] and wanted[0] < given[0]:
-        yield f"the first {wanted[0]} of {given[0]} rows", lambda a: a[: wanted[0]]
+def _families(tensors: Iterable[StoredTensor]) -> dict[str, tuple[StoredTensor, ...]]:
+    """Return the experts of each layer and kind, in order, where all of them are alike."""
+    found: dict[str, dict[int, StoredTensor]] = {}
+    for tensor in tensors:
+        name = canonical_name(tensor.name)
+        number = _EXPERT.search(name)
+        if number is not None:
+            found.setdefault(_EXPERT.sub(".experts.", name), {})[int(number[1])] = tensor
+    return {
+        family: tuple(parts[k] for k in range(len(parts)))
+        for family, parts in found.items()
+        if set(parts) == set(range(len(parts))) and len({p.shape for p in parts.values()}) == 1
+    }
 
 
-def _moved(axes: tuple[int, ...]) -> Arrange:
-    return lambda a: np.transpose(a, axes)
-
-
-def _rotary(heads: int) -> Arrange:
-    """Return the reordering that llama.cpp's converter gives to query and key rows."""
-
-    def arrange(a: Array) -> Array:
-        halves = a.reshape(heads, 2, a.shape[0] // heads // 2, *a.shape[1:])
-        return np.asarray(halves.swapaxes(1, 2).reshape(a.shape))
-
-    return arrange
+def _holds(tensor: StoredTensor, family: str, parts: tuple[StoredTensor, ...]) -> bool:
+    """Say whether a tensor has the name, or at least the shape, of all experts in one."""
+    if tensor.shape != (len(parts), *parts[0].shape):
+        return False
+    name = canonical_name(tensor.name)
+    return name == family or "expert" not in name

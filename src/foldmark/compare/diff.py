@@ -1,26 +1,34 @@
 """Two quantized files of one model: which rule differs, tensor by tensor and in all.
 
-With the float model each side's rule is searched, on one tensor of each scheme in full and on
-the others by holding what was found against them. Without it the two sides are compared with
-each other, and each shows what its codes and scales alone betray.
+With the float model each side's rule is searched, on two weights of each pair of schemes. Files
+of billions of weights are sampled first, and searched where most differs. Without it the two
+sides are compared with each other, and each shows what its codes and scales alone betray.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import lcm
 
 import numpy as np
 
 from foldmark.compare.align import Alignment, Match, align
+from foldmark.compare.arrangement import PLAIN
 from foldmark.compare.difference import FieldDifference, differences
 from foldmark.compare.fit import Fit, fit_tensor
+from foldmark.compare.sampling import Block, Sampler, arranged, block_of
 from foldmark.compare.traces import find_traces
 from foldmark.errors import ModelsDiffer, NothingQuantized
-from foldmark.formats.stored import Array, Artefact, StoredTensor, Values
+from foldmark.formats.stored import Array, Artefact, StoredTensor
 
 __all__ = ["CodeDifference", "Diff", "TensorDiff", "diff_artefacts", "fit_match", "turned"]
 
 # Tensors searched in full for each pair of schemes; the rest is compared number by number.
 _SEARCHED = 2
+# Of files up to so many weights every number is compared; of larger ones a sample of each weight.
+_FULL = 1 << 26
+# Rules are then searched on about so many numbers, or on a whole weight of at most so many.
+_HEAD, _LARGEST = 1 << 21, 1 << 25
+_PIECE = 1 << 20
 # Without the float model so many weights are asked what their own codes show.
 _TRACED = 4
 _WIDE = ("int32", "int64", "uint32")
@@ -62,6 +70,7 @@ class TensorDiff:
         left_error, right_error: root mean square against the float weights, relative to them;
             None without the float model.
         original: the tensor beside its float original; None without.
+        sampled: of how many places all this was seen; None for all.
     """
 
     match: Match
@@ -73,6 +82,7 @@ class TensorDiff:
     left_error: float | None
     right_error: float | None
     original: Match | None
+    sampled: int | None = None
 
     @property
     def evidence(self) -> str:
@@ -124,7 +134,8 @@ def diff_artefacts(
     if not any(tensor.layout.is_quantized for tensor in (*ours, *theirs)):
         where = f"{left.path} and {right.path}"
         raise NothingQuantized("neither file holds a quantized weight", where=where)
-    sides = align(ours, theirs)
+    sampler = Sampler()
+    sides = align(ours, theirs, sampler)
     kept = [m for m in sides.matches if m.left.layout.is_quantized or _is_quantized(m.right)]
     if not kept:
         raise ModelsDiffer(
@@ -132,20 +143,12 @@ def diff_artefacts(
             where=f"{left.path} and {right.path}",
             todo="name two results of the same model",
         )
-    originals = _originals(kept, original)
-    searched: dict[tuple[object, ...], int] = {}
-    tensors = []
-    for place, match in enumerate(kept):
-        float_match = originals.get(match.left.name)
-        both = (match.left, *match.right)
-        key = tuple((t.layout.packing, t.layout.number_format) for t in both)
-        search = searched.get(key, 0) < _SEARCHED
-        found = _compare(match, float_match, search)
-        if found.left is not None or found.right is not None:
-            searched[key] = searched.get(key, 0) + 1
-        tensors.append(found)
-        if progress is not None:
-            progress(place + 1, len(kept))
+    originals = _originals(kept, original, sampler)
+    pairs = [(match, originals.get(match.left.name)) for match in kept]
+    if sum(match.left.elements for match in kept) <= _FULL:
+        tensors = _all_of_each(pairs, progress)
+    else:
+        tensors = _samples_first(pairs, sampler, progress)
     missing = tuple(m.left.name for m in kept if original and m.left.name not in originals)
     shown = ((), ()) if original is not None else (_traces(tensors, 0), _traces(tensors, 1))
     return Diff(left, right, original, tuple(tensors), *_left_over(sides), missing, shown)
@@ -157,6 +160,87 @@ def _traces(tensors: list[TensorDiff], side: int) -> tuple[str, ...]:
     quantized = [tensor for tensor in stored if tensor.layout.is_quantized]
     said = dict.fromkeys(find_traces(tensor).sentence() for tensor in quantized[:_TRACED])
     return tuple(words for words in said if words)
+
+
+_Progress = Callable[[int, int], None] | None
+_Pairs = list[tuple[Match, Match | None]]
+
+
+def _all_of_each(pairs: _Pairs, progress: _Progress) -> list[TensorDiff]:
+    """Compare every number, and search the rules of the first weights of each pair of schemes."""
+    searched: dict[tuple[object, ...], int] = {}
+    tensors = []
+    for place, (match, original) in enumerate(pairs):
+        key = _schemes(match)
+        found = _compare(match, original)
+        if searched.get(key, 0) < _SEARCHED and original is not None:
+            found = _searched(found, *fit_match(match, original.load_right()))
+            searched[key] = searched.get(key, 0) + 1
+        tensors.append(found)
+        if progress is not None:
+            progress(place + 1, len(pairs))
+    return tensors
+
+
+def _samples_first(pairs: _Pairs, sampler: Sampler, progress: _Progress) -> list[TensorDiff]:
+    """Compare a sample of every weight, then search the rules where most differs.
+
+    Rules are searched on the first rows alone, where a block of scales lies within them.
+    """
+    tensors = []
+    for place, (match, original) in enumerate(pairs):
+        tensors.append(_sampled(match, original, sampler))
+        if progress is not None:
+            progress(place + 1, len(pairs))
+    searched: dict[tuple[object, ...], int] = {}
+    for place in sorted(range(len(tensors)), key=lambda k: -_change(tensors[k])):
+        match, original = pairs[place]
+        key = _schemes(match)
+        if original is None or searched.get(key, 0) >= _SEARCHED:
+            continue
+        searched[key] = searched.get(key, 0) + 1
+        heads = _heads(match, original)
+        if heads is not None:
+            tensors[place] = _searched(tensors[place], *fit_match(heads[0], heads[1].load_right()))
+        elif match.left.elements <= _LARGEST:
+            tensors[place] = _searched(tensors[place], *fit_match(match, original.load_right()))
+    return tensors
+
+
+def _schemes(match: Match) -> tuple[object, ...]:
+    both = (match.left, *match.right)
+    return tuple((tensor.layout.packing, tensor.layout.number_format) for tensor in both)
+
+
+def _change(tensor: TensorDiff) -> float:
+    if tensor.left_error is None or tensor.right_error is None:
+        return tensor.distance
+    return abs(tensor.left_error - tensor.right_error)
+
+
+def _searched(tensor: TensorDiff, one: Fit | None, other: Fit | None) -> TensorDiff:
+    with np.errstate(all="ignore"):
+        fields = differences(one, other) if one is not None and other is not None else ()
+    return replace(tensor, left=one, right=other, fields=fields)
+
+
+def _heads(match: Match, original: Match) -> tuple[Match, Match] | None:
+    """Return the first rows of three tensors that lie alike; None where that can't be read."""
+    if not (match.arrangement.is_plain and original.arrangement.is_plain):
+        return None
+    if len(match.right) != 1 or len(original.right) != 1:
+        return None
+    tensors = (match.left, match.right[0], original.right[0])
+    if len(match.left.shape) != 2 or any(tensor.walk_axis for tensor in tensors):
+        return None
+    rows, columns = match.left.shape
+    step = lcm(*(tensor.walk_step for tensor in tensors))
+    count = min(rows, -(-_HEAD // columns // step) * step)
+    blocks = [t.layout.block for t in tensors if t.layout.block is not None]
+    if any(block[0] > 1 and count % block[0] for block in blocks):
+        return None
+    left, right, exact = (replace(t, shape=(count, columns)) for t in tensors)
+    return Match(left, (right,), PLAIN, ""), Match(left, (exact,), PLAIN, "")
 
 
 def _weights(artefact: Artefact) -> tuple[StoredTensor, ...]:
@@ -172,12 +256,12 @@ def _is_quantized(tensors: tuple[StoredTensor, ...]) -> bool:
     return any(tensor.layout.is_quantized for tensor in tensors)
 
 
-def _originals(kept: list[Match], original: Artefact | None) -> dict[str, Match]:
+def _originals(kept: list[Match], original: Artefact | None, sampler: Sampler) -> dict[str, Match]:
     if original is None:
         return {}
     # The larger first: their content says most, and small ones take what is left.
     wanted = sorted((match.left for match in kept), key=lambda t: -t.elements)
-    found = align(tuple(wanted), _weights(original))
+    found = align(tuple(wanted), _weights(original), sampler)
     return {match.left.name: match for match in found.matches}
 
 
@@ -189,30 +273,65 @@ def _left_over(sides: Alignment) -> tuple[tuple[StoredTensor, ...], tuple[Stored
     return only[0], only[1]
 
 
-def _compare(match: Match, original: Match | None, search: bool) -> TensorDiff:
+def _compare(match: Match, original: Match | None) -> TensorDiff:
+    """Compare every number of a weight."""
     with np.errstate(all="ignore"):
-        numbers = match.left.load().dequantize()
-        others = match.load_right()
+        one = block_of(match.left.load())
+        other = arranged([block_of(part.load()) for part in match.right], match.arrangement)
         weights = None if original is None else original.load_right()
-        one, other = fit_match(match, weights) if search and weights is not None else (None, None)
-        fields = differences(one, other) if one is not None and other is not None else ()
+    return _measured(match, original, (one, other), weights, None)
+
+
+def _sampled(match: Match, original: Match | None, sampler: Sampler) -> TensorDiff:
+    """Compare some numbers of a weight."""
+    sides = [(match.right, match.arrangement)]
+    if original is not None:
+        sides.append((original.right, original.arrangement))
+    crossed = any(sampler.crosses(match.left, parts, way) for parts, way in sides)
+    found = [sampler.pair(match.left, parts, way, crossed=crossed) for parts, way in sides]
+    if found[0] is None:
+        return _compare(match, original)
+    one, other, rows, columns = found[0]
+    weights = None
+    if len(found) > 1 and found[1] is not None:
+        exact = found[1][1].numbers
+        weights = exact if exact.shape == one.numbers.shape else None
+    return _measured(match, original, (one, other), weights, (rows, columns))
+
+
+def _measured(
+    match: Match,
+    original: Match | None,
+    blocks: tuple[Block, Block],
+    weights: Array | None,
+    places: tuple[Array, Array] | None,
+) -> TensorDiff:
+    one, other = blocks
+    with np.errstate(all="ignore"):
         return TensorDiff(
             match,
-            _code_difference(match, weights),
-            one,
-            other,
-            fields,
-            _relative(numbers - others, numbers),
-            None if weights is None else _relative(numbers - weights, weights),
-            None if weights is None else _relative(others - weights, weights),
+            _code_difference(one, other, weights, places) if len(match.right) == 1 else None,
+            None,
+            None,
+            (),
+            _relative(one.numbers, other.numbers, one.numbers),
+            None if weights is None else _relative(one.numbers, weights, weights),
+            None if weights is None else _relative(other.numbers, weights, weights),
             original,
+            None if places is None or one.numbers.size == match.left.elements else one.numbers.size,
         )
 
 
-def _relative(difference: Array, reference: Array) -> float:
-    size = float(np.sqrt(np.mean(np.square(reference.astype(np.float64)))))
-    off = float(np.sqrt(np.mean(np.square(difference.astype(np.float64)))))
-    return off / size if size else off
+def _relative(one: Array, other: Array, reference: Array) -> float:
+    """Return the root mean square of a difference over that of a reference."""
+    flat = [np.ascontiguousarray(array).reshape(-1) for array in (one, other, reference)]
+    off = size = 0.0
+    for start in range(0, flat[0].size, _PIECE):
+        a, b, c = (array[start : start + _PIECE].astype(np.float64) for array in flat)
+        off += float(np.dot(a - b, a - b))
+        size += float(np.dot(c, c))
+    count = max(1, flat[0].size)
+    return float(np.sqrt(off / size)) if size else float(np.sqrt(off / count))
 
 
 def fit_match(match: Match, weights: Array) -> tuple[Fit | None, Fit | None]:
@@ -241,45 +360,28 @@ def turned(weights: Array, shape: tuple[int, ...], match: Match) -> Array | None
     return moved.reshape(shape)
 
 
-def _code_difference(match: Match, weights: Array | None) -> CodeDifference | None:
+def _code_difference(
+    one: Block, other: Block, weights: Array | None, places: tuple[Array, Array] | None
+) -> CodeDifference | None:
     """Compare codes one by one, their zero points taken off."""
-    if len(match.right) != 1:
+    left, right = one.codes, other.codes
+    if left is None or right is None or left.shape != right.shape:
         return None
-    left, right = match.left.load(), match.right[0].load()
-    one, other = _centred(left), _centred(right)
-    if one is None or other is None:
-        return None
-    other = match.arrange(other)
-    if one.shape != other.shape:
-        return None
-    differs = one != other
+    differs = left != right
     count = int(np.count_nonzero(differs))
     if not count:
-        return CodeDifference(0, one.size)
-    first = np.unravel_index(int(np.argmax(differs)), one.shape)
+        return CodeDifference(0, left.size)
+    first = np.unravel_index(int(np.argmax(differs)), left.shape)
     index = tuple(int(i) for i in first)
-    found = CodeDifference(count, one.size, index, int(one[first]), int(other[first]))
-    if weights is None or left.scale is None or right.scale is None:
+    if places is not None and index:
+        rows, columns = places
+        moved = [int(rows[index[0]]), *index[1:]]
+        if columns.size and len(moved) == 2:
+            moved[1] = int(columns[index[1]])
+        index = tuple(moved)
+    found = CodeDifference(count, left.size, index, int(left[first]), int(right[first]))
+    if weights is None or one.steps is None or other.steps is None:
         return found
-    scales = (
-        np.broadcast_to(left.spread(left.scale), one.shape),
-        match.arrange(np.broadcast_to(right.spread(right.scale), right.codes.shape)),
-    )
     weight = float(weights[first])
-    exact = [weight / float(scale[first]) for scale in scales]
-    return CodeDifference(
-        count, one.size, index, int(one[first]), int(other[first]), weight, *exact
-    )
-
-
-def _centred(values: Values) -> Array | None:
-    if values.codebook is not None or values.offset is not None:
-        return None
-    if values.codes.dtype.kind not in "iu":
-        return None
-    codes = values.codes.astype(np.int32)
-    if values.zero_point is None:
-        return codes
-    if values.zero_point.dtype.kind == "f":
-        return None
-    return np.asarray(codes - values.spread(values.zero_point.astype(np.int32)))
+    exact = [weight / float(steps[first]) for steps in (one.steps, other.steps)]
+    return replace(found, weight=weight, left_exact=exact[0], right_exact=exact[1])

@@ -41,7 +41,17 @@ from foldmark.kernels.affine import dequantize, quantize
 from foldmark.kernels.fold import quantize_array
 from foldmark.kernels.group import dequantize_group
 
-__all__ = ["Made", "Mixture", "Unit", "Whole", "closest_rules", "explains", "rules_of"]
+__all__ = [
+    "Made",
+    "Mixture",
+    "Unit",
+    "Whole",
+    "closest_rules",
+    "explains",
+    "features_of",
+    "rules_of",
+    "whole_rule",
+]
 
 # So many rules of a side, all equally good, are tried against the other's.
 _PAIRED = 150
@@ -90,8 +100,8 @@ class Unit:
 def closest_rules(left: tuple[Whole, ...], right: tuple[Whole, ...]) -> tuple[Whole, Whole] | None:
     """Return a rule of each side that differ in as few decisions as possible, None without any."""
     best: tuple[int, Whole, Whole] | None = None
-    ours = [(rule, _features(rule)) for rule in left[:_PAIRED]]
-    theirs = [(rule, _features(rule)) for rule in right[:_PAIRED]]
+    ours = [(rule, features_of(rule)) for rule in left[:_PAIRED]]
+    theirs = [(rule, features_of(rule)) for rule in right[:_PAIRED]]
     for (one, mine), (other, yours) in product(ours, theirs):
         apart = sum(mine.get(name) != yours.get(name) for name in mine | yours)
         if best is None or apart < best[0]:
@@ -99,7 +109,8 @@ def closest_rules(left: tuple[Whole, ...], right: tuple[Whole, ...]) -> tuple[Wh
     return None if best is None else best[1:]
 
 
-def _features(rule: Whole) -> Features:
+def features_of(rule: Whole) -> Features:
+    """Return every decision of a rule by name."""
     scale, zero, affine = rule
     found: Features = dict(affine_features(affine, affine.codes))
     found["codes"] = affine.codes.bits
@@ -161,7 +172,6 @@ def _range(one: _Rules, other: _Rules) -> _Rules:
         one.affine,
         codes=other.affine.codes,
         ratio=other.affine.ratio,
-        middle=other.affine.middle,
     )
     if affine.zero_is_real != other.affine.zero_is_real:
         affine = replace(affine, order=other.affine.order)
@@ -268,8 +278,7 @@ class Mixture:
         ):
             if scale is None or zero is None:
                 return None
-            middle = zero.fixed if zero.form is ZeroForm.MIDDLE else 0
-            sides.append(_Rules(block, scale, zero, replace(affine, middle=middle)))
+            sides.append(_Rules(block, scale, zero, affine))
         return sides[0], sides[1]
 
     @cached_property
@@ -314,7 +323,7 @@ _ALL = frozenset({"everything"})
 
 def _apart(one: _Rules, other: _Rules) -> list[str]:
     """Name the units in which two rules differ, in the order in which they act."""
-    mine, yours = (_features((r.scale, r.zero, r.affine)) for r in (one, other))
+    mine, yours = (features_of((r.scale, r.zero, r.affine)) for r in (one, other))
     names = {n for n in mine.keys() | yours.keys() if mine.get(n) != yours.get(n)}
     if "codes" in names:
         names = names - _OF_THE_GRID | {"number format"}
@@ -337,7 +346,7 @@ def _said(rules: _Rules, name: str, shape: tuple[int, ...]) -> str:
     if name == "number format":
         return f"{_codes_words(rules)}, {_range_words(rules)}"
     parts = name.split(" and ") if name == "order and scaling" else [name]
-    features = _features((rules.scale, rules.zero, rules.affine))
+    features = features_of((rules.scale, rules.zero, rules.affine))
     return ", ".join(words_for(features.get(part)) for part in parts)
 
 
@@ -354,16 +363,25 @@ def _range_words(rules: _Rules) -> str:
     return words if fixed == magnitude else f"{words}, {'fixed' if fixed else 'own'} zero point"
 
 
-def _by_rule(exact: Array, rules: _Rules) -> Array:
-    affine = replace(rules.affine, nan=NotANumber.LOWEST, infinity=Infinity.SATURATE)
-    rule = Rule(
+def whole_rule(whole: Whole) -> Rule | None:
+    """Return a rule in parts as one, every number let through; None where a part is missing."""
+    scale, zero, affine = whole
+    if scale is None or zero is None:
+        return None
+    middle = zero.fixed if zero.form is ZeroForm.MIDDLE else 0
+    return Rule(
         name="mixed",
-        scale=rules.scale,
-        zero_point=rules.zero,
-        affine=affine,
+        scale=scale,
+        zero_point=zero,
+        affine=replace(affine, middle=middle, nan=NotANumber.LOWEST, infinity=Infinity.SATURATE),
         source="",
         versions="",
     )
+
+
+def _by_rule(exact: Array, rules: _Rules) -> Array:
+    rule = whole_rule((rules.scale, rules.zero, rules.affine))
+    assert rule is not None
     with np.errstate(all="ignore"):
         group = quantize_array(exact, rules.block, rule)
         numbers = dequantize_group(group, rule, block=rules.block)
@@ -390,14 +408,13 @@ def _on_grid(exact: Array, side: Made) -> Array:
         return np.asarray(dequantize(codes, scale, points, affine, block=side.block), np.float32)
 
 
-def explains(made: Made, exact: Array, rule: Whole) -> bool:
-    """Say whether a rule gives a side's numbers, found on another weight as it was."""
-    scale, zero, affine = rule
+def explains(made: Made, exact: Array, whole: Whole) -> bool:
+    """Say whether a rule that was found on another weight gives a side's numbers."""
+    scale, zero, affine = whole
     if made.block is None or scale is None or zero is None:
         return False
-    middle = zero.fixed if zero.form is ZeroForm.MIDDLE else 0
     try:
-        numbers = _by_rule(exact, _Rules(made.block, scale, zero, replace(affine, middle=middle)))
+        numbers = _by_rule(exact, _Rules(made.block, scale, zero, affine))
     except FoldmarkError:
         return False
     largest = float(np.abs(exact).max(initial=0.0))

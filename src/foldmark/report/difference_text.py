@@ -116,7 +116,8 @@ def _first_code(diff: Diff) -> str:
                 f"{codes.right_exact:.5g} -> {codes.right} in B"
             )
         share = percent(codes.count / codes.total, 0) if codes.count * 100 >= codes.total else ""
-        many = f"{share or format(codes.count, ',')} of its codes differ"
+        of = "its" if tensor.sampled is None else f"{codes.total:,} sampled"
+        many = f"{share or format(codes.count, ',')} of {of} codes differ"
         return "\n" + wrapped(f"{sentence} ({many}).")
     return ""
 
