@@ -330,12 +330,21 @@ def is_honest(pair: Pair, answer: TensorDiff, alternative: str) -> bool:
     wanted = set(alternative.split(" and "))
     block = answer.left.layout.block
     assert block is not None
-    right = [(rule, features_of(rule)) for rule in rules_of(answer.right)]
+
+    # A formula by ratio has no scale to choose: a decision of one side only.
+    ignored = wanted | ({"scale of the codes"} if "scaling" in wanted else set())
+
+    def rest(rule: Whole) -> frozenset[tuple[str, object]]:
+        return frozenset(item for item in features_of(rule).items() if item[0] not in ignored)
+
+    right: dict[frozenset[tuple[str, object]], list[Whole]] = {}
+    for other in rules_of(answer.right):
+        right.setdefault(rest(other), []).append(other)
     for one in rules_of(answer.left):
-        mine = features_of(one)
-        for other, yours in right:
-            apart = {n for n in mine.keys() & yours.keys() if mine[n] != yours[n]}
-            if apart == wanted and (
+        for other in right.get(rest(one), []):
+            mine, yours = features_of(one), features_of(other)
+            apart = {name for name in mine.keys() & yours.keys() if mine[name] != yours[name]}
+            if apart in (wanted, ignored) and (
                 gives(one, pair.weights, pair.left, block)
                 and gives(other, pair.weights, pair.right, block)
             ):

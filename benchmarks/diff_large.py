@@ -22,7 +22,7 @@ import numpy as np
 from foldmark import diff
 
 LAYERS, WIDTH, INNER, WORDS = 32, 4096, 11008, 32000
-STRIPES, STRIPE = 8, 24
+STRIPES, STRIPE, FIRST = 8, 24, 144
 GROUP = 128
 
 
@@ -39,8 +39,9 @@ def shapes() -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def stripes(rows: int) -> list[int]:
-    """First rows of the stripes that are filled: where a reader of samples may look."""
-    return [int(r) for r in np.linspace(0, rows - STRIPE, STRIPES)]
+    """First rows of the stripes that are filled; the first one is wide enough to tell a rule."""
+    starts = [int(r) for r in np.linspace(0, rows - STRIPE, STRIPES)]
+    return [*range(0, FIRST, STRIPE), *starts[1:]]
 
 
 def numbers(seed: int, columns: int) -> np.ndarray:

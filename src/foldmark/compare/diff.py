@@ -27,7 +27,7 @@ _SEARCHED = 2
 # Of files up to so many weights every number is compared; of larger ones a sample of each weight.
 _FULL = 1 << 26
 # Rules are then searched on about so many numbers, or on a whole weight of at most so many.
-_HEAD, _LARGEST = 1 << 21, 1 << 25
+_HEAD, _LARGEST = 1 << 19, 1 << 25
 _PIECE = 1 << 20
 # Without the float model so many weights are asked what their own codes show.
 _TRACED = 4

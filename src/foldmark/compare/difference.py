@@ -64,7 +64,7 @@ def differences(left: Fit, right: Fit) -> tuple[FieldDifference, ...]:
         return tuple(found)
     told = _suspects(left, right)
     if told:
-        return (*found, *told)
+        return (*found, *told, *_scales_beside(left, right))
     if left.inference is None or right.inference is None:
         return tuple(found)
     sides = _scale_side(left), _scale_side(right)
@@ -124,6 +124,14 @@ def _suspects(left: Fit, right: Fit) -> list[FieldDifference]:
     )
     field = "one place" if Suspect.ONE_PLACE in kinds else "method"
     return [FieldDifference(field, kinds[0].value, kinds[1].value, (), evidence)]
+
+
+def _scales_beside(left: Fit, right: Fit) -> list[FieldDifference]:
+    """Tell scales apart whose range is that of the float weights, whatever made the codes."""
+    if left.inference is None or right.inference is None:
+        return []
+    sides = _scale_side(left), _scale_side(right)
+    return _stage("scale", *sides) if all(side.options for side in sides) else []
 
 
 @dataclass(frozen=True)
@@ -193,7 +201,8 @@ def zero_features(rule: ZeroPointRule, codes: IntegerFormat) -> Features:
     """Return a zero point rule's decisions by name; constants count from the lowest code."""
     features: Features = {"zero point": rule.form}
     if rule.form in (ZeroForm.FIXED, ZeroForm.MIDDLE):
-        features["zero point at"] = rule.fixed - codes.minimum
+        at = rule.fixed - codes.minimum
+        features["zero point at"] = "the middle code" if at == 1 << (codes.bits - 1) else at
     if rule.form not in (ZeroForm.FIXED, ZeroForm.LOW):
         features["scale of the zero point"] = rule.scale
         features["precision of the zero point"] = rule.precision
