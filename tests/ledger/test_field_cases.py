@@ -20,6 +20,7 @@ from foldmark.errors import (
 from foldmark.ledger.causes import Cause
 from foldmark.ledger.findings import Findings
 from foldmark.report.explain_text import verdict
+from foldmark.report.reasons import reason
 
 
 def explained(exact, near, data, **asked) -> Findings:
@@ -170,6 +171,16 @@ def test_a_bias_scale_that_the_fused_gemm_ignores_is_the_kernels(factor):
     assert report.kernels[0].steps > 1
     assert "Gemm '/h'" in report.verdict
     assert "Where the runtime parts from the model: Gemm '/h'" in str(report)
+    assert bias_ratio(report, "c") == pytest.approx(factor, rel=1e-3)
+    assert f"'c' {factor:g} times it" in " ".join(str(report).split())
+
+
+def bias_ratio(report: Findings, name: str) -> float | None:
+    """Return what is told of a bias, once it is known to be told in its reason too."""
+    (entry,) = [entry for entry in report.entries if entry.site.name == name]
+    told = "times input scale * weight scale" in reason(entry)
+    assert told == (entry.bias_ratio is not None)
+    return entry.bias_ratio
 
 
 @pytest.mark.parametrize(
@@ -198,6 +209,7 @@ def test_a_convolution_keeps_the_scale_of_its_bias(factor, right):
     assert agrees(report)
     moved = relative_error(values + 1000 * np.float64(step), right)
     assert report.closure.total == pytest.approx(moved, rel=1e-3)
+    assert bias_ratio(report, "b") == (None if factor == 1 else pytest.approx(factor, rel=1e-3))
     assert report.entries[0].site.name == "c"
 
 
@@ -415,6 +427,27 @@ def test_first_samples_without_elements_in_their_outputs():
     assert agrees(report)
     assert report.cost.samples == 8
     assert report.closure.total > 0
+
+
+def test_a_float_constant_that_changed_is_named_and_is_in_graph():
+    net, plain = Network(), Network()
+    w, b = draw(4, 4), draw(4)
+    for each, shift in ((net, np.float32(0.1)), (plain, np.float32(0))):
+        each.input("x", ["n", 4])
+        each.constant("b", b + shift)
+    net.node("MatMul", [net.pair("x", np.float32(0.05), np.uint8(128)), net.constant("w", w)], "m")
+    plain.node("MatMul", ["x", plain.constant("w", w)], "m")
+    for each in (net, plain):
+        each.output(each.node("Add", ["m", "b"], "y"))
+    x = draw(16, 4)
+    report = explained(plain.model(), net.model(), {"x": x})
+    moved = relative_error(x @ w + b, x @ w + b + 0.1)
+    assert report.closure.graph == pytest.approx(moved, rel=1e-3)
+    assert [each.name for each in report.unmatched] == ["b"]
+    assert report.unmatched[0].reason.startswith("stored in float")
+    text = " ".join(str(report).split())
+    assert "no site's: the network was changed besides quantization" in text
+    assert "stored in float, and" in text
 
 
 def test_a_weight_without_elements_carries_nothing():

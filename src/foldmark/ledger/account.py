@@ -314,6 +314,7 @@ class AccountTaker:
             for batch, amount in tally.amounts.items():
                 amounts[batch, column] = amount
         spread = resample(amounts * self._choice.metric.harm, weights)
+        ratios = self._models.bias_ratios
         entries = [
             Entry(
                 site=tally.site,
@@ -324,6 +325,7 @@ class AccountTaker:
                 groups=tally.groups(weight),
                 facts=tally.facts.facts(),
                 origin=None if is_constant(tally.site) else tally.origin(),
+                bias_ratio=ratios.get(tally.site.name),
             )
             for i, tally in enumerate(tallies)
         ]

@@ -116,6 +116,8 @@ class Entry:
         groups: its largest parts along each axis that has a name.
         facts: what was seen of the tensor.
         origin: born here or arrived from upstream; None for weights, where all is born here.
+        bias_ratio: for a bias whose scale is not that of the product it is added to:
+            bias_scale / (s_x * s_w), of its worst channel; None where it is, and elsewhere.
     """
 
     site: Site
@@ -126,6 +128,7 @@ class Entry:
     groups: tuple[Group, ...]
     facts: SiteFacts
     origin: Origin | None
+    bias_ratio: float | None = None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from foldmark.errors import ModelsDiffer, NothingQuantized, NotSupported
 from foldmark.graphs.reading.outputs import with_float_outputs
 from foldmark.graphs.reading.read import read_quantized
 from foldmark.graphs.sites import QuantizedGraph, Site, SiteKind, UnmatchedWeight
+from foldmark.ledger.bias import bias_ratios
 from foldmark.ledger.paths import FlatPair, flatten_pair
 from foldmark.ledger.replay import Recording, Replay
 from foldmark.ledger.softmax import softmax_nodes
@@ -171,6 +172,11 @@ class Models:
         """Weights whose float original was not found, on any path."""
         found = {each.name: each for way in self._ways for each in way.graph.unmatched}
         return tuple(found.values())
+
+    @property
+    def bias_ratios(self) -> Mapping[str, float]:
+        """Biases whose scale is not that of their product, on any path; see `bias_ratios`."""
+        return {name: r for way in self._ways for name, r in bias_ratios(way.graph).items()}
 
     def way(self, feeds: Arrays) -> Way:
         """Return the path that these feeds take; the graphs are read when it is a new one.

@@ -190,7 +190,7 @@ def _explanation(
         is_random=data.is_random,
         first_holds=account.first_holds,
         replay_error=account.replay_error,
-        notes=(*models.notes, *_notes(account, dynamic_batch)),
+        notes=(*models.notes, *_notes(account, dynamic_batch), *_bias_notes(entries)),
     )
 
 
@@ -214,6 +214,20 @@ def _notes(account: Account, dynamic_batch: int | None) -> tuple[str, ...]:
             "cancel in the total."
         )
     return tuple(notes)
+
+
+def _bias_notes(entries: Sequence[Entry]) -> tuple[str, ...]:
+    """Tell of biases that lie too low in the table to get a reason of their own."""
+    odd = [entry for entry in entries if entry.bias_ratio is not None]
+    if not odd:
+        return ()
+    worst = max(odd, key=lambda entry: abs(np.log(entry.bias_ratio or 1.0)))
+    count = "One bias has" if len(odd) == 1 else f"{len(odd)} biases have"
+    return (
+        f"{count} a scale other than input scale * weight scale, "
+        f"{worst.site.name!r} {worst.bias_ratio:.4g} times it: integer kernels that add a bias "
+        "to the product as it is read it wrong.",
+    )
 
 
 def _subtotals(account: Account, key: Callable[[Entry], str]) -> tuple[Subtotal, ...]:

@@ -119,6 +119,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "relative_error_smallest": facts.relative_error_smallest,
         "seen": facts.seen,
         "covered": facts.covered,
+        "bias_ratio": entry.bias_ratio,
         "born": None if entry.origin is None else entry.origin.born,
         "arrived": None if entry.origin is None else entry.origin.arrived,
     }

@@ -306,9 +306,14 @@ def _labels(report: Findings) -> str:
 def _unmatched(report: Findings) -> str:
     if not report.unmatched:
         return ""
-    rows = ["Weights without a float original; their error counts into graph:"]
+    rows = ["Constants that no entry accounts for; what they move is in graph:"]
     rows += [
-        f"  {fitted(each.name, 44):<45}{list(each.shape)!s:<16} {fitted(each.reason, 17)}"
+        wrapped(
+            f"{fitted(each.name, 44)} {list(each.shape)}: {each.reason}",
+            _WIDTH,
+            first="  ",
+            later="    ",
+        )
         for each in report.unmatched[:8]
     ]
     if len(report.unmatched) > 8:

@@ -31,6 +31,7 @@ def reason(entry: Entry) -> str:
     cause, part = main_cause(entry)
     sentences = [
         _cause_sentence(entry, cause, part),
+        _bias_sentence(entry),
         _setter_sentence(entry),
         _range_sentence(entry),
         _rows_sentence(entry),
@@ -61,6 +62,15 @@ def _cause_sentence(entry: Entry, cause: Cause, part: float) -> str:
         case _:
             assert_never(cause)
     return f"{said}: the error is {percent(facts.relative_error)} of the tensor's norm."
+
+
+def _bias_sentence(entry: Entry) -> str:
+    if entry.bias_ratio is None:
+        return ""
+    return (
+        f"Its scale is {number(entry.bias_ratio)} times input scale * weight scale, the step of "
+        "the product that it is added to: integer kernels that add it as it is read it wrong."
+    )
 
 
 def _setter_sentence(entry: Entry) -> str:
