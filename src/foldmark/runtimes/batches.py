@@ -156,6 +156,7 @@ class Data:
                 where=self.description,
                 got=", ".join(f"{name} {count}" for name, count in counts.items()),
                 expected="one number: the first axis of every array counts the samples",
+                todo="where an input has its samples elsewhere, stack whole inputs: one axis more",
             )
         return next(iter(counts.values()), 1)
 
@@ -290,8 +291,9 @@ def _merged(chunks: Iterable[_Chunk], size: int) -> Iterator[_Chunk]:
         yield _joined(waiting)
 
 
-def _shapes(chunk: _Chunk) -> dict[str, tuple[int, ...]]:
-    return {name: array.shape[1:] for name, array in chunk.items()}
+def _shapes(chunk: _Chunk) -> dict[str, object]:
+    """Return what chunks must share to be joined: shapes of samples, and scalars themselves."""
+    return {name: a.shape[1:] if a.ndim else a.item() for name, a in chunk.items()}
 
 
 def _length(chunks: list[_Chunk]) -> int:
