@@ -18,7 +18,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.formats.seeds import FORMATS, mutants, seed_files
+from tests.formats.seeds import FORMATS, mutants, seed_files, write_files
 
 from foldmark.compare.document import inspection_document
 from foldmark.compare.inspection import inspect_artefact
@@ -79,9 +79,7 @@ def attack(name: str, count: int, answers: "multiprocessing.Queue[Outcome]") -> 
     outcome = Outcome()
     with tempfile.TemporaryDirectory() as folder:
         seed = seed_files(name)
-        for file, content in seed.items():
-            (Path(folder) / file).write_bytes(content)
-        main = Path(folder) / next(iter(seed))
+        main = write_files(Path(folder), seed)
         read_fully(main)  # imports and compiles what the format needs
         watch = Watch(folder)
         sys.addaudithook(watch)

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["FORMATS", "mutants", "seed_files"]
+__all__ = ["FORMATS", "mutants", "seed_files", "write_files"]
 
 Files = dict[str, bytes]
 _RNG = np.random.default_rng(20266)
@@ -234,6 +234,61 @@ def _openvino() -> Files:
     return {"m.xml": text.encode(), "m.bin": bytes(range(52))}
 
 
+def _coreml() -> Files:
+    from coremltools.proto import Model_pb2
+
+    weights = bytearray(64)
+
+    def blob(array: np.ndarray) -> int:
+        weights.extend(bytes(-len(weights) % 64))
+        at = len(weights)
+        for number, width in ((0xDEADBEEF, 4), (1, 4), (array.nbytes, 8), (at + 64, 8)):
+            weights.extend(number.to_bytes(width, "little"))
+        weights.extend(bytes(40) + array.tobytes())
+        return at
+
+    model = Model_pb2.Model(specificationVersion=9)
+    function = model.mlProgram.functions["main"]
+    block = function.block_specializations["CoreML9"]
+
+    def operation(kind: str, name: str, **inputs: tuple[int, np.ndarray, tuple[int, ...]]) -> None:
+        one = block.operations.add(type=kind)
+        one.outputs.add(name=name)
+        for key, (number, array, shape) in inputs.items():
+            value = (
+                one.attributes["val"] if kind == "const" else one.inputs[key].arguments.add().value
+            )
+            value.type.tensorType.dataType = number
+            value.type.tensorType.rank = len(shape)
+            for size in shape:
+                value.type.tensorType.dimensions.add().constant.size = size
+            value.blobFileValue.fileName = "@model_path/weights/weight.bin"
+            value.blobFileValue.offset = blob(array)
+
+    nibbles = _RNG.integers(0, 256, 32, dtype=np.uint8)
+    scale = np.ones((4, 2), np.float16)
+    offset = np.full(4, 0x21, np.uint8)
+    operation(
+        "constexpr_blockwise_shift_scale", "w", data=(25, nibbles, (4, 16)),
+        scale=(10, scale, (4, 2)), offset=(25, offset, (4, 2)),
+    )  # fmt: skip
+    operation(
+        "constexpr_lut_to_dense", "p", indices=(36, nibbles, (8, 16)),
+        lut=(11, np.arange(4, dtype=np.float32), (1, 1, 4, 1)),
+    )  # fmt: skip
+    operation("const", "b", val=(11, np.ones(16, np.float32), (16,)))
+    manifest = {
+        "rootModelIdentifier": "a",
+        "itemInfoEntries": {"a": {"path": "com.apple.CoreML/model.mlmodel"}},
+    }
+    inside = "m.mlpackage/Data/com.apple.CoreML/"
+    return {
+        f"{inside}model.mlmodel": model.SerializeToString(),
+        f"{inside}weights/weight.bin": bytes(weights),
+        "m.mlpackage/Manifest.json": json.dumps(manifest).encode(),
+    }
+
+
 def _torch() -> Files:
     import torch
 
@@ -275,6 +330,7 @@ FORMATS: dict[str, Callable[[], Files]] = {
     "ONNX": _onnx,
     "TFLite": _tflite,
     "OpenVINO IR": _openvino,
+    "Core ML": _coreml,
     "PyTorch": _torch,
     "npy": _npy,
     "npz": _npz,
@@ -285,6 +341,15 @@ FORMATS: dict[str, Callable[[], Files]] = {
 def seed_files(name: str) -> Files:
     """Return the seed of a format."""
     return FORMATS[name]()
+
+
+def write_files(folder: Path, files: Files) -> Path:
+    """Write files into a folder and return what is to be opened."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    first = next(iter(files))
+    return folder / first.split("/", 1)[0]
 
 
 _NUMBERS = (0, 1, 2**7, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63, 2**64 - 1)

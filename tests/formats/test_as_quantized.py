@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.formats.seeds import FORMATS, seed_files
+from tests.formats.seeds import FORMATS, seed_files, write_files
 
 from foldmark import load
 from foldmark.errors import NotSupported
@@ -13,10 +13,7 @@ from foldmark.tensors.quantized import QuantizedTensor
 
 
 def opened(name: str, folder: Path) -> list[StoredTensor]:
-    files = seed_files(name)
-    for file, content in files.items():
-        (folder / file).write_bytes(content)
-    return list(load(str(folder / next(iter(files)))).tensors)
+    return list(load(str(write_files(folder, seed_files(name)))).tensors)
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "npy"])

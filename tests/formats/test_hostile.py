@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from tests.formats.seeds import FORMATS, mutants, seed_files
+from tests.formats.seeds import write_files as write
 from tests.formats.tflite_models import listed_model
 
 from foldmark.cli.main import run
@@ -25,12 +26,6 @@ from foldmark.errors import (
 from foldmark.formats.opening import open_artefact
 
 _MUTANTS = 250
-
-
-def write(folder: Path, files: dict[str, bytes]) -> Path:
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    return folder / next(iter(files))
 
 
 def read_fully(path: Path) -> dict[str, object]:

@@ -28,8 +28,8 @@ def command(*, file: Path, everything: bool, json_file: str | None) -> None:
     """Show every quantized tensor of FILE: scheme, rule, scale setter, codes in use, bytes.
 
     FILE is a model of ONNX, safetensors (one file or the index of shards), GGUF, TFLite,
-    OpenVINO IR (.xml), a PyTorch state dict, or numpy's .npy and .npz. Nothing in it is run,
-    and a file of any size is read in little memory.
+    OpenVINO IR (.xml), Core ML (.mlpackage), a PyTorch state dict, or numpy's .npy and .npz.
+    Nothing in it is run, and a file of any size is read in little memory.
 
     \b
     Examples:

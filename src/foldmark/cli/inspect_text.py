@@ -77,10 +77,10 @@ def _schemes(inspection: Inspection) -> str:
         row[0] += 1
         row[1] += report.tensor.elements
         row[2] += report.tensor.nbytes
-    lines = [f"{'scheme':<46}{'tensors':>8}{'weights':>14}{'bits':>7}"]
+    lines = [f"{'scheme':<51}{'tensors':>8}{'weights':>14}{'bits':>7}"]
     for scheme, (count, elements, nbytes) in sorted(rows.items(), key=lambda r: -r[1][2]):
         bits = f"{8 * nbytes / elements:.2f}" if elements else "-"
-        lines.append(f"{cut(scheme, 45):<46}{count:>8}{elements:>14,}{bits:>7}")
+        lines.append(f"{cut(scheme, 50):<51}{count:>8}{elements:>14,}{bits:>7}")
     return "\n".join(lines)
 
 

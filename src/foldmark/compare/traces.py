@@ -48,7 +48,7 @@ def find_traces(tensor: StoredTensor, ends: tuple[Array, Array] | None = None) -
         return Traces("", "", 0)
     values = _sample(tensor)
     scale = values.scale if values.scale is not None else np.ones(1, np.float32)
-    grid = _scale_grid(scale, layout)
+    grid = _scale_grid(scale, layout) if values.scale is not None else ""
     if not has_ends(layout, values):
         return Traces("", grid, int(scale.size))
     if spans_walk(tensor) and tensor.records is None:

@@ -64,6 +64,12 @@ def _read_openvino(path: Path) -> Artefact:
     return read_openvino(path)
 
 
+def _read_coreml(path: Path) -> Artefact:
+    from foldmark.formats.coreml_file import read_coreml  # noqa: PLC0415  (an optional package)
+
+    return read_coreml(path)
+
+
 # The first that fits reads the file.
 READERS: tuple[_Magic, ...] = (
     _Magic(0, b"GGUF", read_gguf),
@@ -102,10 +108,14 @@ def open_artefact(path: Path) -> Artefact:
         NotSupported: a format that is known and not read.
         TruncatedFile, HostileFile: from the format's own reader.
     """
-    if path.suffix in (".mlmodel", ".mlpackage", ".mlmodelc"):
+    if path.suffix in (".mlmodel", ".mlmodelc"):
         raise NotSupported(
-            "not supported: Core ML", where=str(path), todo="inspect the model it was made from"
+            f"not supported: Core ML's {path.suffix}",
+            where=str(path),
+            todo="inspect the .mlpackage that it was made from",
         )
+    if path.suffix == ".mlpackage" and _is_folder(path):
+        return _read_coreml(path)
     if _is_folder(path):
         path = _model_inside(path)
     with FileBytes(path) as source:
@@ -117,7 +127,7 @@ def open_artefact(path: Path) -> Artefact:
         "not a model file that foldmark knows",
         where=str(path),
         got=f"first bytes {start[:8].hex(' ')}",
-        expected="ONNX, safetensors, GGUF, TFLite, OpenVINO, PyTorch, npy or npz",
+        expected="ONNX, safetensors, GGUF, TFLite, OpenVINO, Core ML, PyTorch, npy or npz",
     )
 
 
