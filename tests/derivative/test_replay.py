@@ -3,11 +3,21 @@
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
-from tests.derivative.quantized import batch, distance, squared_distance, taken_apart
+from onnx import TensorProto, helper, numpy_helper
+from tests.derivative.quantized import (
+    ENCODING,
+    batch,
+    distance,
+    squared_distance,
+    taken_apart,
+)
 
 from foldmark.errors import DataMismatch, NoDerivative, NonFiniteValue
+from foldmark.graphs.emitter import Emitter
 from foldmark.graphs.injection import inject
+from foldmark.graphs.sites import QuantizedGraph, Site, SiteKind
 from foldmark.ledger.replay import Replay
 from foldmark.runtimes.onnxruntime import Session
 
@@ -120,14 +130,93 @@ def test_an_input_a_constant_and_an_output_take_errors() -> None:
     injected = inject(graph.skeleton, sites)
     feeds = batch(3)
     errors = {
-        "delta of x": np.full((3, 6), 0.5, np.float32),
-        "delta of first": np.full((6, 16), 0.25, np.float32),
-        "delta of y": np.full((3, 4), 2.0, np.float32),
+        "errors of x": np.full((3, 6), 0.5, np.float32),
+        "errors of first": np.zeros((), np.float32),
+        "errors of y": np.full((3, 4), 2.0, np.float32),
     }
-    amounts = np.array([site.name != "first" for site in injected.sites], np.float32)
-    got = Session(injected.model).run({**feeds, **errors, "amounts": amounts})["y quantized"]
+    amount = np.ones((), np.float32)
+    got = Session(injected.model).run({**feeds, **errors, "amount": amount})["y quantized"]
     moved = Session(graph.skeleton).run({"x": feeds["x"] + np.float32(0.5)})["y quantized"]
     np.testing.assert_allclose(got, moved + 2.0, rtol=1e-5)
+
+
+def twice_in_a_row() -> QuantizedGraph:
+    """Return y = 2 x, x quantized coarsely and then more coarsely, its shape read besides."""
+
+    def network(pairs: bool) -> onnx.ModelProto:
+        nodes, constants = [], [numpy_helper.from_array(np.float32(2), "two")]
+        for name, after, step in (("x", "once", 0.5), ("once", "twice", 0.7)):
+            if pairs:
+                constants.append(numpy_helper.from_array(np.float32(step), f"{name} step"))
+                for kind, source, result in (
+                    ("QuantizeLinear", name, f"{name} codes"),
+                    ("DequantizeLinear", f"{name} codes", after),
+                ):
+                    nodes.append(helper.make_node(kind, [source, f"{name} step"], [result]))
+            else:
+                nodes.append(helper.make_node("Identity", [name], [after]))
+        nodes.append(helper.make_node("Mul", ["twice", "two"], ["y quantized"]))
+        nodes.append(helper.make_node("Shape", ["once"], ["shape"]))
+        dtype = TensorProto.FLOAT
+        graph = helper.make_graph(
+            nodes,
+            "network",
+            [helper.make_tensor_value_info("x", dtype, ["n", 6])],
+            [
+                helper.make_tensor_value_info("y quantized", dtype, ["n", 6]),
+                helper.make_tensor_value_info("shape", TensorProto.INT64, [2]),
+            ],
+            constants,
+        )
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    sites = tuple(
+        Site(f"{name} as {after}", SiteKind.ACTIVATION, "", "", after, name, after, ENCODING)
+        for name, after in (("x", "once"), ("once", "twice"))
+    )
+    return QuantizedGraph(network(True), network(True), network(False), sites, ())
+
+
+def test_sites_with_nothing_between_them_share_a_place() -> None:
+    graph = twice_in_a_row()
+    first, second = (site.name for site in graph.sites)
+    assert [place.sites for place in inject(graph.skeleton, graph.sites).places] == [
+        (first, second)
+    ]
+    replay = Replay(graph)
+    recordings = [replay.record(batch(4, seed)) for seed in (0, 1)]
+    for recording in (*recordings, recordings[0]):
+        x, delta = recording.feeds["x"], recording.delta
+        both = delta[first] + delta[second]
+        half = np.float32(0.5)
+        for switches, added in (
+            ({}, both),
+            ({"without": [first]}, delta[second]),
+            ({"only": [first]}, delta[first]),
+            ({"without": [first, second]}, np.zeros_like(x)),
+            ({"instead": {first: delta[second]}}, 2 * delta[second]),
+        ):
+            got = replay.outputs(recording, 0.5, **switches)["y quantized"]
+            np.testing.assert_allclose(got, 2 * (x + half * added), rtol=1e-6)
+        integral = replay.integrate(recording, whole_sum, {}, nodes=2)
+        for name in (first, second):
+            expected = 2 * delta[name].sum(dtype=np.float64)
+            assert integral.entries[name] == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+def whole_sum(emitter: Emitter) -> str:
+    """Append sum y."""
+    return emitter.reduce_sum("y quantized", [0, 1])
+
+
+def test_a_shape_is_read_before_errors() -> None:
+    graph = twice_in_a_row()
+    sites = [replace(site, tensor="once") for site in graph.sites]
+    graph.skeleton.graph.node[2].input[0] = "once"
+    model = inject(graph.skeleton, sites).model.model
+    made = {name: node for node in model.graph.node for name in node.output}
+    assert made[made["shape"].input[0]].op_type == "Identity"
+    assert made[made["y quantized"].input[0]].op_type == "Add"
 
 
 def test_an_operator_without_derivative_is_named() -> None:

@@ -1,11 +1,12 @@
-"""Errors added to a float graph at its sites, each by an amount that is an input.
+"""Errors added to a float graph at its sites, scaled by an amount that is an input.
 
-At every site the tensor x becomes
+At every place where sites lie the tensor x becomes
 
-    x + amount_s * delta_s
+    x + amount * sum of the sites' errors
 
-so one graph is the float model (all amounts 0), the quantized model (all 1), any point of the
-path between them, and the model with any choice of sites switched off.
+so one graph is the float model (amount 0), the quantized model (1) and any point of the path
+between them; a site is switched off by leaving its error out of the sum. Sites between which
+nothing happens to the tensor share one place, so that the graph's cost is one addition a place.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,43 +18,55 @@ from numpy.typing import NDArray
 
 from foldmark.errors import NotSupported
 from foldmark.graphs.emitter import Emitter
-from foldmark.graphs.inlining import reread
+from foldmark.graphs.inlining import names_read, reread
 from foldmark.graphs.light import LightModel, lighten, outside
 from foldmark.graphs.sites import Site
 
-__all__ = ["AMOUNTS", "Injected", "MetricPiece", "append_metric", "delta_name", "inject"]
+__all__ = ["AMOUNT", "Injected", "MetricPiece", "Place", "append_metric", "inject"]
 
-# The input that holds one amount a site, float32 (sites,), in the order of the sites.
-AMOUNTS = "amounts"
+# The input that scales every error, a float32 scalar.
+AMOUNT = "amount"
 
 # Appends the nodes of a metric, which read the model's outputs and further inputs by name, and
 # returns the name of the scalar to differentiate.
 MetricPiece = Callable[[Emitter], str]
 
+# These read a tensor's shape alone: no error reaches them.
+_BLIND = frozenset({"Shape", "Size"})
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where errors are added.
+
+    Attributes:
+        errors: input that takes the sum of the sites' errors, of the tensor's shape (or a scalar
+            0 for none).
+        sites: names of the sites.
+        value: the tensor with its errors; the gradient with respect to it is the gradient with
+            respect to what each of the sites adds.
+    """
+
+    errors: str
+    sites: tuple[str, ...]
+    value: str
+
 
 @dataclass(frozen=True)
 class Injected:
-    """A float graph that takes an error at every site.
+    """A float graph that takes errors.
 
     Attributes:
-        model: inputs are those of the skeleton, AMOUNTS, and `delta_name(site)` for each site.
-        sites: in the order of the amounts.
-        values: site name -> value to which its error was added; the gradient with respect to
-            it is the gradient with respect to what is injected.
+        model: inputs are those of the skeleton, AMOUNT, and `errors` of each place.
+        places: every site is in one of them.
     """
 
     model: LightModel
-    sites: tuple[Site, ...]
-    values: Mapping[str, str]
-
-
-def delta_name(site: Site) -> str:
-    """Return the name of the input that takes the site's error (of its tensor's shape)."""
-    return f"delta of {site.name}"
+    places: tuple[Place, ...]
 
 
 def inject(skeleton: onnx.ModelProto | LightModel, sites: Sequence[Site]) -> Injected:
-    """Return the skeleton with an error to be added at every site's tensor.
+    """Return the skeleton with errors to be added at every site's tensor.
 
     Consumers read the tensor with its errors; the graph's outputs keep their names.
 
@@ -61,28 +74,47 @@ def inject(skeleton: onnx.ModelProto | LightModel, sites: Sequence[Site]) -> Inj
     """
     light = lighten(skeleton)
     emitter = Emitter("injection/")
-    plain = _plain_names(light.model, {site.tensor for site in sites})
-    values: dict[str, str] = {}
-    last: dict[str, str] = {}  # what a tensor is after the errors added so far
+    together = _by_tensor(light.model, sites)
+    plain = _plain_names(light.model, set(together))
+    last: dict[str, str] = {}  # what a tensor is with its errors
     additions: dict[str, list[onnx.NodeProto]] = {}
-    for index, site in enumerate(sites):
-        tensor = site.tensor
+    places = []
+    for tensor, names in together.items():
         emitter.nodes = []
-        source = last.get(tensor, plain[tensor])
-        amount = emitter.emit("Gather", AMOUNTS, emitter.constant(index, np.int64))
-        scaled = emitter.multiply(delta_name(site), amount)
-        last[tensor] = emitter.add(source, scaled)
-        additions.setdefault(tensor, []).extend(emitter.nodes)
-        values[site.name] = last[tensor]
+        errors = f"errors of {', '.join(names)}"
+        last[tensor] = emitter.add(plain[tensor], emitter.multiply(errors, AMOUNT))
+        additions[tensor] = emitter.nodes
+        places.append(Place(errors, tuple(names), last[tensor]))
     injected = _rewired(light, plain, last, additions)
     graph = injected.model.graph
     graph.initializer.extend(emitter.initializers())
     float32 = onnx.TensorProto.FLOAT
-    graph.input.append(onnx.helper.make_tensor_value_info(AMOUNTS, float32, [len(sites)]))
+    graph.input.append(onnx.helper.make_tensor_value_info(AMOUNT, float32, []))
     graph.input.extend(
-        onnx.helper.make_tensor_value_info(delta_name(site), float32, None) for site in sites
+        onnx.helper.make_tensor_value_info(place.errors, float32, None) for place in places
     )
-    return Injected(injected, tuple(sites), values)
+    return Injected(injected, tuple(places))
+
+
+def _by_tensor(model: onnx.ModelProto, sites: Sequence[Site]) -> dict[str, list[str]]:
+    """Return the tensors at which errors are added, with the names of their sites.
+
+    Errors at a tensor that only an Identity reads are added after it.
+    """
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in model.graph.node:
+        for name in names_read(node) if node.op_type not in _BLIND else ():
+            readers.setdefault(name, []).append(node)
+    outputs = {value.name for value in model.graph.output}
+    together: dict[str, list[str]] = {}
+    for site in sites:
+        tensor = site.tensor
+        while tensor not in outputs and [n.op_type for n in readers.get(tensor, [])] == [
+            "Identity"
+        ]:
+            tensor = readers[tensor][0].output[0]
+        together.setdefault(tensor, []).append(site.name)
+    return together
 
 
 def append_metric(
@@ -164,7 +196,7 @@ def _rewired(
     for node in source.node:
         copy = graph.node.add()
         copy.CopyFrom(node)
-        reread(copy, last)
+        reread(copy, plain if node.op_type in _BLIND else last)
         copy.output[:] = [plain.get(name, name) for name in node.output]
         for name in node.output:
             graph.node.extend(additions.get(name, ()))

@@ -10,7 +10,8 @@ run of a graph that holds the model and its derivative; its cost does not depend
 of sites.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -29,13 +30,7 @@ from foldmark.graphs.derivative.gradient import (
     total_of,
 )
 from foldmark.graphs.derivative.prepare import prepare
-from foldmark.graphs.injection import (
-    AMOUNTS,
-    MetricPiece,
-    append_metric,
-    delta_name,
-    inject,
-)
+from foldmark.graphs.injection import AMOUNT, MetricPiece, Place, append_metric, inject
 from foldmark.graphs.light import LightModel, lighten, sharing
 from foldmark.graphs.sites import QuantizedGraph, Site
 from foldmark.ledger.recording import (
@@ -115,6 +110,7 @@ class Replay:
         self._skeleton = Session(skeleton, threads=threads, weights=Weights.SHARED)
         self._reprobes = shapes_follow_data(skeleton)
         self._facts: list[tuple[object, Mapping[str, Fact]]] = []
+        self._whole: dict[str, tuple[weakref.ref[Recording], Float32]] = {}
         self._derivatives: list[_Built] = []
         self._pool = ThreadPoolExecutor(threads or available_threads())
 
@@ -157,9 +153,13 @@ class Replay:
             only: names of sites that add their error; all when None.
             instead: site name -> another error to add in place of the recorded one.
         """
-        amounts = self._amounts(amount, without, only)
-        delta = {**recording.delta, **(instead or {})}
-        inputs = self._inputs(recording.feeds, delta, amounts)
+        on = self._switched_on(without, only)
+        changed = instead or {}
+        errors = {
+            place.errors: self._errors(recording, place, on, changed)
+            for place in self._injected.places
+        }
+        inputs = {**recording.feeds, **errors, AMOUNT: np.array(amount, np.float32)}
         return self._forward.run(inputs, self._outputs)
 
     def integrate(
@@ -209,10 +209,10 @@ class Replay:
         given: dict[str, Array] = {so_far(n): np.zeros((), np.float32) for n in built.names}
         if sums:
             given = {so_far(name): sums[total_of(name)] for name in built.names}
+        fixed = {**recording.feeds, **self._all_errors(recording), **inputs}
         for point, share in zip(points, shares, strict=True):
-            amounts = np.full(len(self.sites), point, np.float32)
-            feeds = self._inputs(recording.feeds, recording.delta, amounts)
-            feeds |= {**inputs, **given, _SHARE: np.array(share, built.dtype)}
+            amount, part = np.array(point, np.float32), np.array(share, built.dtype)
+            feeds = {**fixed, **given, AMOUNT: amount, _SHARE: part}
             if sums:
                 built.session.run_into(feeds, sums)
             else:
@@ -234,29 +234,52 @@ class Replay:
         """Do independent work on large arrays on every processor; numpy lets threads by."""
         return list(self._pool.map(work, items))
 
-    def _amounts(
-        self, amount: float, without: Iterable[str], only: Iterable[str] | None
-    ) -> Float32:
-        """Return the amount of every site, by the site's place."""
+    def _switched_on(self, without: Iterable[str], only: Iterable[str] | None) -> set[str]:
+        """Return the names of the sites that add their error."""
+        every = {site.name for site in self.sites}
         off = set(without)
-        kept = None if only is None else set(only)
-        unknown = (off | (kept or set())) - {site.name for site in self.sites}
-        if unknown:
+        kept = every if only is None else set(only)
+        if unknown := (off | kept) - every:
             raise DataMismatch("no such site", where=repr(sorted(unknown)[0]))
-        return np.array(
-            [
-                0.0 if site.name in off or (kept is not None and site.name not in kept) else amount
-                for site in self.sites
-            ],
-            np.float32,
-        )
+        return kept - off
 
-    def _inputs(
-        self, feeds: Mapping[str, Array], delta: Mapping[str, Float32], amounts: Float32
-    ) -> dict[str, Array]:
-        """Return what the injected graph takes."""
-        errors = {delta_name(site): delta[site.name] for site in self.sites}
-        return {**feeds, **errors, AMOUNTS: amounts}
+    def _errors(
+        self,
+        recording: Recording,
+        place: Place,
+        on: Collection[str],
+        instead: Mapping[str, Float32],
+    ) -> Float32:
+        """Return what a place adds when these sites are on; a scalar 0 for nothing."""
+        names = [name for name in place.sites if name in on]
+        changed = [name for name in names if name in instead]
+        if not changed and len(names) == len(place.sites):
+            return self._whole_error(recording, place)
+        if not names:
+            return np.zeros((), np.float32)
+        errors = [instead.get(name, recording.delta[name]) for name in names]
+        return errors[0] if len(errors) == 1 else _summed(errors, np.empty_like(errors[0]))
+
+    def _all_errors(self, recording: Recording) -> dict[str, Float32]:
+        """Return what every place adds when all sites are on."""
+        places = self._injected.places
+        errors = self._across(lambda place: self._whole_error(recording, place), places)
+        return dict(zip((place.errors for place in places), errors, strict=True))
+
+    def _whole_error(self, recording: Recording, place: Place) -> Float32:
+        """Return the sum of a place's errors, added up once a recording."""
+        first = recording.delta[place.sites[0]]
+        if len(place.sites) == 1:
+            return first
+        of, total = self._whole.get(place.errors, (None, None))
+        if of is not None and of() is recording and total is not None:
+            return total
+        # Memory of the recording before: touching memory anew costs more than the sum.
+        if total is None or total.shape != first.shape:
+            total = np.empty_like(first)
+        _summed([recording.delta[name] for name in place.sites], total)
+        self._whole[place.errors] = (weakref.ref(recording), total)
+        return total
 
     def _observed(self, recording: Recording) -> Mapping[str, Fact]:
         """Return the facts of the injected graph on a batch, by a run when they aren't known."""
@@ -264,8 +287,11 @@ class Replay:
         for seen, facts in self._facts:
             if seen == shapes and not self._reprobes:
                 return facts
-        zero = np.zeros(len(self.sites), np.float32)
-        inputs = self._inputs(recording.feeds, recording.delta, zero)
+        inputs = {
+            **recording.feeds,
+            **self._all_errors(recording),
+            AMOUNT: np.zeros((), np.float32),
+        }
         facts = self._probe.facts(inputs, self._forward.run(inputs, self._probe.outputs))
         self._facts = [(shapes, facts), *self._facts[: _DERIVATIVES_KEPT - 1]]
         return facts
@@ -284,8 +310,8 @@ class Replay:
                 return built
         measured, scalar = append_metric(self._injected.model, metric, inputs)
         facts = {**known, **self._metric_facts(metric, inputs, recording.start)}
-        values = dict.fromkeys(self._injected.values.values())
-        derivative = gradient(measured, scalar, list(values), facts, seed=_SHARE)
+        values = [place.value for place in self._injected.places]
+        derivative = gradient(measured, scalar, values, facts, seed=_SHARE)
         self._derivatives.append(
             _Built(
                 metric,
@@ -321,10 +347,19 @@ class Replay:
     def _gradients(self, derivative: Derivative) -> dict[str, str]:
         """Return the name of every site's gradient."""
         return {
-            site: derivative.gradients[value]
-            for site, value in self._injected.values.items()
-            if value in derivative.gradients
+            site: derivative.gradients[place.value]
+            for place in self._injected.places
+            if place.value in derivative.gradients
+            for site in place.sites
         }
+
+
+def _summed(arrays: Sequence[Float32], total: Float32) -> Float32:
+    """Return the sum of several arrays, written into `total`."""
+    np.add(arrays[0], arrays[1], out=total)
+    for more in arrays[2:]:
+        np.add(total, more, out=total)
+    return total
 
 
 _DERIVATIVES_KEPT = 4

@@ -6,7 +6,7 @@ import onnx.inliner
 import onnx.version_converter
 
 from foldmark.errors import NotSupported
-from foldmark.graphs.derivative.table import find_rule
+from foldmark.graphs.derivative.table import FLAT, find_rule
 from foldmark.graphs.emitter import Attribute, Emitter
 from foldmark.graphs.inlining import replaced_nodes
 from foldmark.graphs.light import LightModel, lighten
@@ -100,11 +100,16 @@ _CONSTANTS = {
 
 
 def _write_out_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Write operators that have no rule but a body in the specification as that body."""
+    """Write operators that have no rule but a body in the specification as that body.
+
+    Those whose derivative is zero need none: written out, Range would be a loop.
+    """
     version = opset_of(model)
     composites = set()
     for node in model.graph.node:
-        if node.domain not in ("", "ai.onnx") or find_rule("", node.op_type):
+        if node.domain not in ("", "ai.onnx") or node.op_type in FLAT:
+            continue
+        if find_rule("", node.op_type):
             continue
         try:
             schema = onnx.defs.get_schema(node.op_type, version)
