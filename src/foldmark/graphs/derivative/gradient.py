@@ -8,6 +8,7 @@ import onnx
 
 from foldmark.errors import NoDerivative
 from foldmark.graphs.derivative.facts import Facts
+from foldmark.graphs.derivative.gelu import Gelu, find_gelus
 from foldmark.graphs.derivative.prepare import opset_of
 from foldmark.graphs.derivative.table import FLAT, find_rule
 from foldmark.graphs.derivative.tape import Step, Tape
@@ -55,15 +56,18 @@ def gradient(
     light = lighten(model)
     tape = Tape(facts, opset_of(light.model))
     nodes = list(light.model.graph.node)
-    wanted = _wanted(nodes, set(with_respect_to), tape)
-    arrived = _walk_back(nodes, output, wanted, tape, seed)
+    moving = _moving(nodes, set(with_respect_to), tape)
+    kept = {output, *with_respect_to, *(value.name for value in light.model.graph.output)}
+    fact = facts[output]
+    first = seed or tape.constant(np.ones(fact.shape), fact.dtype)
+    gelus = find_gelus(nodes, kept, facts)
+    arrived = _walk_back(nodes, {output: [first]}, moving, gelus, tape)
     gradients = {name: _total(tape, arrived[name]) for name in with_respect_to if name in arrived}
     for index, node in tape.replaced.items():
         nodes[index] = node
     results = list(dict.fromkeys([output, *gradients.values()]))
     derived = _assemble(light, nodes, tape, results)
     if seed:
-        fact = facts[output]
         element = onnx.helper.np_dtype_to_tensor_dtype(fact.dtype)
         value = onnx.helper.make_tensor_value_info(seed, element, fact.shape)
         derived.model.graph.input.append(value)
@@ -106,7 +110,7 @@ def total_of(output: str) -> str:
     return f"{output} in all"
 
 
-def _wanted(nodes: Sequence[onnx.NodeProto], starts: set[str], tape: Tape) -> set[str]:
+def _moving(nodes: Sequence[onnx.NodeProto], starts: set[str], tape: Tape) -> set[str]:
     """Return the values that move when one of `starts` moves."""
     moving = set(starts)
     for node in nodes:
@@ -120,15 +124,22 @@ def _wanted(nodes: Sequence[onnx.NodeProto], starts: set[str], tape: Tape) -> se
 
 
 def _walk_back(
-    nodes: Sequence[onnx.NodeProto], output: str, moving: set[str], tape: Tape, seed: str
+    nodes: Sequence[onnx.NodeProto],
+    arrived: dict[str, list[str]],
+    moving: set[str],
+    gelus: Mapping[int, Gelu],
+    tape: Tape,
 ) -> dict[str, list[str]]:
-    """Run every rule between the starts and the output; return what arrived at each value."""
-    fact = tape.facts[output]
-    first = seed or tape.constant(np.ones(fact.shape), fact.dtype)
-    arrived: dict[str, list[str]] = {output: [first]}
+    """Run every rule on the way back; add to what arrived at each value, and return it."""
     for index in range(len(nodes) - 1, -1, -1):
         node = nodes[index]
         if not any(name in arrived and name in moving for name in node.output):
+            continue
+        if index in gelus:
+            gelu = gelus[index]
+            if gelu.x in moving:
+                g = gelu.gradient(tape, _total(tape, arrived[gelu.output]))
+                arrived.setdefault(gelu.x, []).append(g)
             continue
         wanted = [name in moving for name in node.input]
         if node.op_type in FLAT or not any(name in moving for name in names_read(node)):
