@@ -12,6 +12,7 @@ from tests.derivative.quantized import (
     distance,
     squared_distance,
     taken_apart,
+    weights,
 )
 
 from foldmark.errors import DataMismatch, NoDerivative, NonFiniteValue
@@ -131,7 +132,7 @@ def test_an_input_a_constant_and_an_output_take_errors() -> None:
     feeds = batch(3)
     errors = {
         "errors of x": np.full((3, 6), 0.5, np.float32),
-        "errors of first": np.zeros((), np.float32),
+        "first with errors": weights()["first"],
         "errors of y": np.full((3, 4), 2.0, np.float32),
     }
     amount = np.ones((), np.float32)

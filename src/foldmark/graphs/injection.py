@@ -7,6 +7,8 @@ At every place where sites lie the tensor x becomes
 so one graph is the float model (amount 0), the quantized model (1) and any point of the path
 between them; a site is switched off by leaving its error out of the sum. Sites between which
 nothing happens to the tensor share one place, so that the graph's cost is one addition a place.
+A stored tensor is an input as a whole: its errors are the same in every batch, and whoever runs
+the graph adds them once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,16 +42,18 @@ class Place:
     """Where errors are added.
 
     Attributes:
-        errors: input that takes the sum of the sites' errors, of the tensor's shape (or a scalar
-            0 for none).
         sites: names of the sites.
-        value: the tensor with its errors; the gradient with respect to it is the gradient with
-            respect to what each of the sites adds.
+        errors: input that takes the sum of the sites' errors, of the tensor's shape (or a scalar
+            0 for none); "" at a stored tensor.
+        value: the tensor with its errors, an input at a stored tensor; the gradient with respect
+            to it is the gradient with respect to what each of the sites adds.
+        stored: the tensor without errors, where it is stored; else None.
     """
 
-    errors: str
     sites: tuple[str, ...]
+    errors: str
     value: str
+    stored: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,8 @@ class Injected:
     """A float graph that takes errors.
 
     Attributes:
-        model: inputs are those of the skeleton, AMOUNT, and `errors` of each place.
+        model: inputs are those of the skeleton, AMOUNT, and each place's `errors` or, where it is
+            stored, `value`.
         places: every site is in one of them.
     """
 
@@ -80,27 +85,53 @@ def inject(skeleton: onnx.ModelProto | LightModel, sites: Sequence[Site]) -> Inj
     additions: dict[str, list[onnx.NodeProto]] = {}
     places = []
     for tensor, names in together.items():
+        said = ", ".join(names)
+        stored = _stored(light, tensor)
+        if stored is not None:
+            last[tensor] = f"{said} with errors"
+            places.append(Place(tuple(names), "", last[tensor], stored))
+            continue
         emitter.nodes = []
-        errors = f"errors of {', '.join(names)}"
+        errors = f"errors of {said}"
         last[tensor] = emitter.add(plain[tensor], emitter.multiply(errors, AMOUNT))
         additions[tensor] = emitter.nodes
-        places.append(Place(errors, tuple(names), last[tensor]))
+        places.append(Place(tuple(names), errors, last[tensor]))
     injected = _rewired(light, plain, last, additions)
     graph = injected.model.graph
     graph.initializer.extend(emitter.initializers())
     float32 = onnx.TensorProto.FLOAT
     graph.input.append(onnx.helper.make_tensor_value_info(AMOUNT, float32, []))
     graph.input.extend(
-        onnx.helper.make_tensor_value_info(place.errors, float32, None) for place in places
+        onnx.helper.make_tensor_value_info(
+            place.errors or place.value,
+            float32,
+            None if place.stored is None else place.stored.shape,
+        )
+        for place in places
     )
     return Injected(injected, tuple(places))
+
+
+def _stored(light: LightModel, tensor: str) -> NDArray[np.float32] | None:
+    """Return the value of a stored float32 tensor, None for any other."""
+    if any(value.name == tensor for value in light.model.graph.input):
+        return None
+    if tensor in light.weights:
+        array = light.weights[tensor]
+    else:
+        found = [t for t in light.model.graph.initializer if t.name == tensor]
+        if not found:
+            return None
+        array = onnx.numpy_helper.to_array(found[0])
+    return array.astype(np.float32, copy=False) if array.dtype == np.float32 else None
 
 
 def _by_tensor(model: onnx.ModelProto, sites: Sequence[Site]) -> dict[str, list[str]]:
     """Return the tensors at which errors are added, with the names of their sites.
 
-    Errors at a tensor that only an Identity reads are added after it.
+    Errors at a tensor that only an Identity reads are added after it, but for stored tensors.
     """
+    stored = {tensor.name for tensor in model.graph.initializer}
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in model.graph.node:
         for name in names_read(node) if node.op_type not in _BLIND else ():
@@ -109,12 +140,15 @@ def _by_tensor(model: onnx.ModelProto, sites: Sequence[Site]) -> dict[str, list[
     together: dict[str, list[str]] = {}
     for site in sites:
         tensor = site.tensor
-        while tensor not in outputs and [n.op_type for n in readers.get(tensor, [])] == [
-            "Identity"
-        ]:
+        while tensor not in outputs | stored and _are_identity(readers.get(tensor, ())):
             tensor = readers[tensor][0].output[0]
         together.setdefault(tensor, []).append(site.name)
     return together
+
+
+def _are_identity(readers: Sequence[onnx.NodeProto]) -> bool:
+    """Return True when an Identity is all that reads a value."""
+    return [node.op_type for node in readers] == ["Identity"]
 
 
 def append_metric(

@@ -110,6 +110,7 @@ class Replay:
         self._skeleton = Session(skeleton, threads=threads, weights=Weights.SHARED)
         self._reprobes = shapes_follow_data(skeleton)
         self._facts: list[tuple[object, Mapping[str, Fact]]] = []
+        self._moved: dict[float, Mapping[str, Float32]] = {}
         self._whole: dict[str, tuple[weakref.ref[Recording], Float32]] = {}
         self._derivatives: list[_Built] = []
         self._pool = ThreadPoolExecutor(threads or available_threads())
@@ -154,12 +155,17 @@ class Replay:
             instead: site name -> another error to add in place of the recorded one.
         """
         on = self._switched_on(without, only)
-        changed = instead or {}
-        errors = {
-            place.errors: self._errors(recording, place, on, changed)
-            for place in self._injected.places
-        }
-        inputs = {**recording.feeds, **errors, AMOUNT: np.array(amount, np.float32)}
+        inputs: dict[str, Array] = {**recording.feeds, AMOUNT: np.array(amount, np.float32)}
+        for place in self._injected.places:
+            errors = self._errors(recording, place, on, instead or {})
+            if place.stored is None:
+                inputs[place.errors] = np.zeros((), np.float32) if errors is None else errors
+            elif errors is None:
+                inputs[place.value] = place.stored
+            elif errors is self._whole_error(recording, place):
+                inputs[place.value] = self._weights_at(recording, amount)[place.value]
+            else:
+                inputs[place.value] = place.stored + np.float32(amount) * errors
         return self._forward.run(inputs, self._outputs)
 
     def integrate(
@@ -213,6 +219,7 @@ class Replay:
         for point, share in zip(points, shares, strict=True):
             amount, part = np.array(point, np.float32), np.array(share, built.dtype)
             feeds = {**fixed, **given, AMOUNT: amount, _SHARE: part}
+            feeds |= self._weights_at(recording, float(amount))
             if sums:
                 built.session.run_into(feeds, sums)
             else:
@@ -249,36 +256,57 @@ class Replay:
         place: Place,
         on: Collection[str],
         instead: Mapping[str, Float32],
-    ) -> Float32:
-        """Return what a place adds when these sites are on; a scalar 0 for nothing."""
+    ) -> Float32 | None:
+        """Return what a place adds when these sites are on, None for nothing."""
         names = [name for name in place.sites if name in on]
         changed = [name for name in names if name in instead]
         if not changed and len(names) == len(place.sites):
             return self._whole_error(recording, place)
         if not names:
-            return np.zeros((), np.float32)
+            return None
         errors = [instead.get(name, recording.delta[name]) for name in names]
         return errors[0] if len(errors) == 1 else _summed(errors, np.empty_like(errors[0]))
 
     def _all_errors(self, recording: Recording) -> dict[str, Float32]:
-        """Return what every place adds when all sites are on."""
-        places = self._injected.places
+        """Return what every place of activations adds when all sites are on."""
+        places = [place for place in self._injected.places if place.stored is None]
         errors = self._across(lambda place: self._whole_error(recording, place), places)
         return dict(zip((place.errors for place in places), errors, strict=True))
+
+    def _weights_at(self, recording: Recording, amount: float) -> Mapping[str, Float32]:
+        """Return every stored tensor with this amount of its errors, the same in every batch."""
+        if amount in self._moved:
+            return self._moved[amount]
+        places = [place for place in self._injected.places if place.stored is not None]
+        size = sum(place.stored.nbytes for place in places if place.stored is not None)
+        memory: Mapping[str, Float32] = {}
+        if (len(self._moved) + 1) * size > _KEPT_BYTES and self._moved:
+            memory = self._moved.pop(next(iter(self._moved)))
+
+        def move(place: Place) -> Float32:
+            assert place.stored is not None
+            errors = self._whole_error(recording, place)
+            moved = memory[place.value] if memory else np.empty_like(errors)
+            np.multiply(errors, np.float32(amount), out=moved)
+            return np.add(moved, place.stored, out=moved)
+
+        weights = self._across(move, places)
+        self._moved[amount] = dict(zip((p.value for p in places), weights, strict=True))
+        return self._moved[amount]
 
     def _whole_error(self, recording: Recording, place: Place) -> Float32:
         """Return the sum of a place's errors, added up once a recording."""
         first = recording.delta[place.sites[0]]
         if len(place.sites) == 1:
             return first
-        of, total = self._whole.get(place.errors, (None, None))
+        of, total = self._whole.get(place.value, (None, None))
         if of is not None and of() is recording and total is not None:
             return total
         # Memory of the recording before: touching memory anew costs more than the sum.
         if total is None or total.shape != first.shape:
             total = np.empty_like(first)
         _summed([recording.delta[name] for name in place.sites], total)
-        self._whole[place.errors] = (weakref.ref(recording), total)
+        self._whole[place.value] = (weakref.ref(recording), total)
         return total
 
     def _observed(self, recording: Recording) -> Mapping[str, Fact]:
@@ -290,6 +318,7 @@ class Replay:
         inputs = {
             **recording.feeds,
             **self._all_errors(recording),
+            **{p.value: p.stored for p in self._injected.places if p.stored is not None},
             AMOUNT: np.zeros((), np.float32),
         }
         facts = self._probe.facts(inputs, self._forward.run(inputs, self._probe.outputs))
@@ -363,6 +392,8 @@ def _summed(arrays: Sequence[Float32], total: Float32) -> Float32:
 
 
 _DERIVATIVES_KEPT = 4
+# Stored tensors with their errors are kept for the last amounts, as many as fit; one at least.
+_KEPT_BYTES = 200_000_000
 # The input that scales a node's gradients by the node's share of the integral.
 _SHARE = "share of the integral"
 
