@@ -5,12 +5,14 @@
 For about 10, 132 and 1,000 quantization sites: recording the errors of a batch, the path
 integral with 2 and 4 nodes, and leaving one site out at a time, each in units of one forward
 pass of the float model by ONNX Runtime at its best. Then the time to build the derivative
-graph, and peak memory against a forward pass that returns every site's tensor.
+graph, how much of the time reading the errors once a node must take at the rate at which this
+machine reads memory, and peak memory against a forward pass that returns every site's tensor.
 """
 
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -229,6 +231,8 @@ def report(name: str, graph: QuantizedGraph, clock: Clock) -> None:
         replay.integrate(recording, one_minus_cosine, inputs, nodes=n).total / change - 1
         for n in (2, 4)
     ]
+    moved = sum(recording.delta[site.name].nbytes for site in graph.sites if not is_stored(site))
+    READ.append((len(graph.sites), len(replay.places), moved / 1e9))
     CLOSURES.append(
         f"  {len(graph.sites)} sites: change {change / SAMPLES:.4f}, sum of entries / change - 1 = "
         f"{errors[0]:+.1e} with 2 nodes, {errors[1]:+.1e} with 4"
@@ -236,6 +240,16 @@ def report(name: str, graph: QuantizedGraph, clock: Clock) -> None:
 
 
 CLOSURES: list[str] = []
+READ: list[tuple[int, int, float]] = []
+
+
+def gigabytes_a_second() -> float:
+    """Return the rate at which all processors together sum an array too large for a cache."""
+    array, threads = np.ones(128_000_000, np.float32), available_threads()
+    with ThreadPoolExecutor(threads) as pool:
+        parts = np.array_split(array, threads)
+        least = min(seconds(lambda: list(pool.map(np.sum, parts))) for _ in range(ROUNDS))
+    return array.nbytes / least / 1e9
 
 
 def _without(replay: Replay, recording: Recording, name: str) -> object:
@@ -284,6 +298,11 @@ def main() -> None:
     report("everywhere", quantized_everywhere(), clock)
     print(f"one forward pass: {clock.forward * 1000:.0f} ms")
     print(f"one by one: {LEFT_OUT} sites measured, multiplied by the number of sites")
+    rate = gigabytes_a_second()
+    print(f"\nerrors of activations, read once a node at {rate:.1f} GB/s")
+    for sites, places, size in READ:
+        passes = size / rate / clock.forward
+        print(f"  {sites} sites in {places} places: {1000 * size:.0f} MB, {passes:.1f} passes")
     print("\nclosure")
     print("\n".join(CLOSURES))
     read, tapped, explained = (peak_megabytes(w) for w in ("read", "tapped", "explained"))

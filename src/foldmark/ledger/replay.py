@@ -82,6 +82,11 @@ class Replay:
         graph: the quantized model taken apart.
         threads: threads of one operator; all that the process may use when None.
 
+    Attributes:
+        graph: the quantized model taken apart.
+        sites: its sites.
+        places: where their errors are added; sites may share one.
+
     Use:
         replay = Replay(graph)
         recording = replay.record(feeds)
@@ -101,6 +106,7 @@ class Replay:
         self._weights, self._weight_errors = stored_errors(skeleton, simulated, self._stored)
         self._outputs = tuple(value.name for value in graph.skeleton.graph.output)
         self._injected = inject(skeleton, graph.sites)
+        self.places: tuple[Place, ...] = self._injected.places
         self._probe = probe(self._injected.model)
         recording, self._before = with_errors(simulated, self._seen)
         self._simulated = Session(
@@ -156,7 +162,7 @@ class Replay:
         """
         on = self._switched_on(without, only)
         inputs: dict[str, Array] = {**recording.feeds, AMOUNT: np.array(amount, np.float32)}
-        for place in self._injected.places:
+        for place in self.places:
             errors = self._errors(recording, place, on, instead or {})
             if place.stored is None:
                 inputs[place.errors] = np.zeros((), np.float32) if errors is None else errors
@@ -269,7 +275,7 @@ class Replay:
 
     def _all_errors(self, recording: Recording) -> dict[str, Float32]:
         """Return what every place of activations adds when all sites are on."""
-        places = [place for place in self._injected.places if place.stored is None]
+        places = [place for place in self.places if place.stored is None]
         errors = self._across(lambda place: self._whole_error(recording, place), places)
         return dict(zip((place.errors for place in places), errors, strict=True))
 
@@ -277,7 +283,7 @@ class Replay:
         """Return every stored tensor with this amount of its errors, the same in every batch."""
         if amount in self._moved:
             return self._moved[amount]
-        places = [place for place in self._injected.places if place.stored is not None]
+        places = [place for place in self.places if place.stored is not None]
         size = sum(place.stored.nbytes for place in places if place.stored is not None)
         memory: Mapping[str, Float32] = {}
         if (len(self._moved) + 1) * size > _KEPT_BYTES and self._moved:
@@ -318,7 +324,7 @@ class Replay:
         inputs = {
             **recording.feeds,
             **self._all_errors(recording),
-            **{p.value: p.stored for p in self._injected.places if p.stored is not None},
+            **{p.value: p.stored for p in self.places if p.stored is not None},
             AMOUNT: np.zeros((), np.float32),
         }
         facts = self._probe.facts(inputs, self._forward.run(inputs, self._probe.outputs))
@@ -339,7 +345,7 @@ class Replay:
                 return built
         measured, scalar = append_metric(self._injected.model, metric, inputs)
         facts = {**known, **self._metric_facts(metric, inputs, recording.start)}
-        values = [place.value for place in self._injected.places]
+        values = [place.value for place in self.places]
         derivative = gradient(measured, scalar, values, facts, seed=_SHARE)
         self._derivatives.append(
             _Built(
@@ -377,7 +383,7 @@ class Replay:
         """Return the name of every site's gradient."""
         return {
             site: derivative.gradients[place.value]
-            for place in self._injected.places
+            for place in self.places
             if place.value in derivative.gradients
             for site in place.sites
         }
