@@ -15,7 +15,7 @@ from foldmark.proof.quality import measure_quality
 from foldmark.recipes.evidence import observe_layers
 from foldmark.recipes.moving import chosen_products
 from foldmark.recipes.quantize import quantize_model
-from foldmark.recipes.recipe import MethodName, Mode, Recipe
+from foldmark.recipes.recipe import MethodName, Mode, Override, Recipe, Rounding
 from foldmark.runtimes.batches import open_data
 from foldmark.runtimes.onnxruntime import Session
 from foldmark.surgery.choice import Choice, Selection
@@ -173,6 +173,27 @@ def test_channels_that_keep_their_factor_are_named():
 def test_methods_need_data():
     with pytest.raises(NoData, match="gptq needs data"):
         quantize_model(two_layers(), replace(WEIGHTS, methods=(MethodName.GPTQ,)))
+
+
+@pytest.mark.parametrize("recipe", [Recipe(), Recipe(mode=Mode.DYNAMIC), WEIGHTS])
+def test_rules_say_how_single_weights_are_rounded(recipe):
+    """Codes of each weight are those of the method that its rule names."""
+    rules = (Override("left", rounding=Rounding.GPTQ), Override("last", rounding=Rounding.ADAROUND))
+    ending = "blocks" if recipe.mode is Mode.WEIGHT_ONLY else "quantized"
+    codes = {}
+    for name, changes in {
+        "mixed": {"overrides": rules},
+        "nearest": {},
+        "gptq": {"methods": (MethodName.GPTQ,)},
+        "adaround": {"methods": (MethodName.ADAROUND,)},
+    }.items():
+        made = quantize_model(two_layers(), replace(recipe, **changes), samples())
+        codes[name] = {w: nets.stored(made.model, f"{w}_{ending}") for w in ("w1", "w2", "w3")}
+    for weight, method in (("w1", "gptq"), ("w2", "nearest"), ("w3", "adaround")):
+        assert np.array_equal(codes["mixed"][weight], codes[method][weight])
+        assert method == "nearest" or not np.array_equal(
+            codes[method][weight], codes["nearest"][weight]
+        )
 
 
 def test_two_methods_for_the_codes():

@@ -1,10 +1,12 @@
 """Recipes as values and as text."""
 
+from dataclasses import replace
+
 import pytest
 
 from foldmark.calibrate.observers import Method, Observer, Symmetry
 from foldmark.errors import FileUnreadable, InvalidRecipe
-from foldmark.recipes.recipe import Form, MethodName, Mode, Override, Recipe
+from foldmark.recipes.recipe import Form, MethodName, Mode, Override, Recipe, Rounding
 from foldmark.recipes.recipe_file import BUILT_IN, find_recipe, parse_recipe, recipe_text
 from foldmark.surgery.activations import ActivationCodes
 
@@ -17,13 +19,35 @@ FULL = Recipe(
     activations=ActivationCodes.INT8,
     observer=Observer(Method.PERCENTILE, Symmetry.SYMMETRIC, percentile=99.9),
     methods=(MethodName.SMOOTHQUANT, MethodName.BIAS_CORRECTION),
-    overrides=(Override("a", keep_float=True), Override("b", per_channel=True, rule="X")),
+    overrides=(
+        Override("a", keep_float=True),
+        Override("b", per_channel=True, rule="X"),
+        Override("c", rounding=Rounding.ADAROUND),
+    ),
 )
 
 
 @pytest.mark.parametrize("recipe", [FULL, *BUILT_IN.values()], ids=lambda r: r.name)
 def test_text_and_back(recipe):
     assert parse_recipe(recipe_text(recipe), "r.toml") == recipe
+
+
+@pytest.mark.parametrize("base", list(BUILT_IN))
+def test_a_built_in_name_with_methods(base):
+    """Every method, in every mode it has a place in, has a name on the command line."""
+    for method in MethodName:
+        try:
+            want = replace(BUILT_IN[base], name=f"{base}+{method.value}", methods=(method,))
+        except InvalidRecipe:
+            continue
+        assert find_recipe(f"{base}+{method.value}") == want
+        text = f'base = "{base}+{method.value}"\nname = "{base}+{method.value}"'
+        assert parse_recipe(text, "mine.toml") == want
+
+
+def test_a_method_that_is_none():
+    with pytest.raises(InvalidRecipe, match="a method can't be that; got 'magic'"):
+        find_recipe("static+magic")
 
 
 def test_a_base_and_a_change():
@@ -43,6 +67,8 @@ def test_a_base_and_a_change():
         ('include = ["("]', "not a regular expression"),
         ('methods = ["awq"]', "no place in static"),
         ("[[rules]]\nkeep_float = true", "says what it matches"),
+        ('[[rules]]\nmatch = "a"\nrounding = "up"', "expected nearest, mse-clipping"),
+        ('mode = "weight-only"\n[[rules]]\nmatch = "a"\nrounding = "mse-clipping"', "no place"),
         ('base = "nothing"', "no such base"),
         ("[observer]\nbits = 1", "2 to 16 bits"),
         ("operators = [1]", "not a text"),

@@ -31,7 +31,8 @@ _NOTES = 12
     "--recipe",
     "recipe_name",
     metavar="NAME|FILE",
-    help=f"A TOML file or one of {', '.join(BUILT_IN)}; the options below change it.",
+    help=f"A TOML file or one of {', '.join(BUILT_IN)}, methods behind it or not "
+    "(static+smoothquant); the options below change it.",
 )
 @click.option(
     "--mode",

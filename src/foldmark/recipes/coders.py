@@ -1,7 +1,9 @@
 """Weights to codes by a method: what a recipe's `methods` put in the place of plain rounding."""
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +16,22 @@ from foldmark.recipes.evidence import Evidence
 from foldmark.surgery.account import Account
 from foldmark.surgery.editor import attribute
 from foldmark.surgery.products import Product
-from foldmark.surgery.weight_only import BlockCoded, BlockScheme, block_round_to_nearest
-from foldmark.surgery.weights import Coded, WeightScheme, coded, round_to_nearest
+from foldmark.surgery.weight_only import BlockCoded, BlockCoder, BlockScheme, block_round_to_nearest
+from foldmark.surgery.weights import Coded, Coder, WeightScheme, coded, round_to_nearest
 
-__all__ = ["AdaRoundSolver", "BlockCoderBy", "ClippingCoder", "CoderBy", "GptqSolver", "Solver"]
+__all__ = [
+    "AdaRoundSolver",
+    "BlockCoderBy",
+    "ChosenBlockCoder",
+    "ChosenCoder",
+    "ClippingCoder",
+    "CoderBy",
+    "GptqSolver",
+    "Solver",
+]
 
 Floats = NDArray[np.floating]
+M = TypeVar("M")
 
 
 class ClippingCoder:
@@ -263,6 +275,36 @@ class BlockCoderBy:
         made = self._solver.solve(layer, stored[None], zero, ends, scheme.block_size)
         self._solver.done()
         return BlockCoded(made[0].astype(np.uint8), stored, plain.zero_point)
+
+
+@dataclass(frozen=True)
+class ChosenCoder:
+    """Codes by the first coder whose pattern the operator's name holds, else by the default."""
+
+    named: tuple[tuple[str, Coder], ...]
+    default: Coder
+
+    def __call__(
+        self, product: Product, values: Floats, scheme: WeightScheme, axis: int | None
+    ) -> Coded:
+        """Quantize a weight."""
+        return _first(self.named, product, self.default)(product, values, scheme, axis)
+
+
+@dataclass(frozen=True)
+class ChosenBlockCoder:
+    """Blocks by the first coder whose pattern the operator's name holds, else by the default."""
+
+    named: tuple[tuple[str, BlockCoder], ...]
+    default: BlockCoder
+
+    def __call__(self, product: Product, turned: Floats, scheme: BlockScheme) -> BlockCoded:
+        """Quantize W^T (out, in) in blocks."""
+        return _first(self.named, product, self.default)(product, turned, scheme)
+
+
+def _first(named: tuple[tuple[str, M], ...], product: Product, default: M) -> M:
+    return next((coder for match, coder in named if re.search(match, product.name)), default)
 
 
 def _inner_is_first(product: Product) -> bool:

@@ -1,6 +1,6 @@
 """Which columns of activations stay in float, and weights without them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,20 @@ Columns = Mapping[str, NDArray[np.int64]]
 
 
 def find_outliers(
-    products: Sequence[Product], seen: Mapping[str, Inputs], threshold: float, account: Account
+    products: Sequence[Product],
+    seen: Mapping[str, Inputs],
+    threshold: float,
+    account: Account,
+    tables: Collection[str] = (),
 ) -> dict[str, NDArray[np.int64]]:
     """Return, by tensor, the columns whose magnitude reached the threshold on the data.
+
+    Args:
+        products: what reads the tensors.
+        seen: what was seen of each.
+        threshold: magnitude.
+        account: told how many there are.
+        tables: weights that Gather reads, too.
 
     Products that share a weight share the columns: the weight's codes leave them out once.
     """
@@ -31,6 +42,9 @@ def find_outliers(
         if len(tensors) > 1:
             together = np.unique(np.concatenate([columns[name] for name in tensors]))
             columns.update(dict.fromkeys(tensors, together))
+    for product in products:
+        if product.weight in tables:  # its codes are the table's, which Gather needs whole
+            columns[product.node.input[0]] = np.zeros(0, np.int64)
     kept = sum(len(each) for each in columns.values())
     of = sum(len(each.largest) for each in seen.values())
     some = sum(bool(len(each)) for each in columns.values())

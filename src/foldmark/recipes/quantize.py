@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import onnx
@@ -23,6 +24,8 @@ from foldmark.methods.hessian import Inputs
 from foldmark.recipes.coders import (
     AdaRoundSolver,
     BlockCoderBy,
+    ChosenBlockCoder,
+    ChosenCoder,
     ClippingCoder,
     CoderBy,
     GptqSolver,
@@ -31,7 +34,7 @@ from foldmark.recipes.coders import (
 from foldmark.recipes.evidence import Evidence, observe_inputs, observe_layers
 from foldmark.recipes.moving import chosen_products, correct_biases, scale_for_awq, smooth
 from foldmark.recipes.outliers import find_outliers, without_columns
-from foldmark.recipes.recipe import Form, MethodName, Mode, Recipe
+from foldmark.recipes.recipe import Form, MethodName, Mode, Recipe, Rounding
 from foldmark.recipes.recipe_file import recipe_text
 from foldmark.recipes.rotating import rotate
 from foldmark.runtimes.batches import Data, DataLike, open_data
@@ -42,6 +45,7 @@ from foldmark.surgery.choice import Choice, Selection
 from foldmark.surgery.dynamic import quantize_dynamic
 from foldmark.surgery.editor import Editor
 from foldmark.surgery.half import find_hazards, float_values, to_half
+from foldmark.surgery.layers import quantize_layers
 from foldmark.surgery.prepare import fold_batch_norms, fold_pads, raise_opset, refuse_quantized
 from foldmark.surgery.qoperator import to_operators
 from foldmark.surgery.static import StaticScheme, quantize_static
@@ -59,6 +63,7 @@ from foldmark.surgery.weights import Coder, WeightScheme, WeightSchemes, round_t
 __all__ = ["quantize_model"]
 
 Progress = Callable[[int], None]
+M = TypeVar("M")
 
 
 @dataclass
@@ -146,6 +151,7 @@ def _static(work: _Work) -> onnx.ModelProto:
     _move(work)
     coder = _coder(work, {})
     editor = Editor(uniquely_named(work.model))
+    quantize_layers(editor, work.account, work.selection, per_channel=recipe.per_channel)
     wanted = [plan.observed() for plan in plan_pairs(editor, Account(), work.selection)]
     names = list(dict.fromkeys(name for each in wanted for name in each))
     ranges, unseen = _ranges(work, editor.model, names)
@@ -175,13 +181,8 @@ def _coder(work: _Work, columns: Mapping[str, NDArray[np.int64]]) -> Coder:
         columns: by tensor, those that the weights' codes leave out.
     """
     methods, account = work.recipe.methods, work.account
-    coder: Coder = round_to_nearest
-    clip = MethodName.MSE_CLIPPING in methods
-    solver = _solver(work)
-    if solver is not None:
-        coder = CoderBy(_layers(work).without(columns), solver, clip)
-    elif clip:
-        coder = ClippingCoder(account)
+    makers = {rounding: _coder_by(work, rounding, columns) for rounding in _roundings(work.recipe)}
+    coder: Coder = ChosenCoder(_named(work.recipe, makers), makers[_rounding(work.recipe)])
     if MethodName.BIAS_CORRECTION in methods:
         seen = _inputs(work, "bias-correction")
         schemes = _schemes(work.recipe)
@@ -191,26 +192,57 @@ def _coder(work: _Work, columns: Mapping[str, NDArray[np.int64]]) -> Coder:
     return without_columns(coder, columns) if columns else coder
 
 
-def _solver(work: _Work) -> Solver | None:
-    """Return what chooses codes with the layer's output in view, None for rounding to nearest."""
-    if MethodName.GPTQ in work.recipe.methods:
+def _rounding(recipe: Recipe) -> Rounding:
+    """Return how weights that no rule names get their codes."""
+    for method in (MethodName.GPTQ, MethodName.ADAROUND, MethodName.MSE_CLIPPING):
+        if method in recipe.methods:
+            return Rounding(method.value)
+    return Rounding.NEAREST
+
+
+def _roundings(recipe: Recipe) -> list[Rounding]:
+    """Return every way in which the recipe makes codes, in order of first use."""
+    named = [each.rounding for each in recipe.overrides if each.rounding is not None]
+    return list(dict.fromkeys([_rounding(recipe), *named]))
+
+
+def _named(recipe: Recipe, makers: Mapping[Rounding, M]) -> tuple[tuple[str, M], ...]:
+    """Return what makes codes for the nodes that the recipe's rules name."""
+    return tuple(
+        (each.match, makers[each.rounding])
+        for each in recipe.overrides
+        if each.rounding is not None
+    )
+
+
+def _coder_by(work: _Work, rounding: Rounding, columns: Mapping[str, NDArray[np.int64]]) -> Coder:
+    solver = _solver(work, rounding)
+    if solver is not None:
+        clip = MethodName.MSE_CLIPPING in work.recipe.methods
+        return CoderBy(_layers(work, rounding).without(columns), solver, clip)
+    return round_to_nearest if rounding is Rounding.NEAREST else ClippingCoder(work.account)
+
+
+def _block_coder_by(work: _Work, rounding: Rounding) -> BlockCoder:
+    solver = _solver(work, rounding)
+    if solver is None:
+        return block_round_to_nearest
+    return BlockCoderBy(_layers(work, rounding), solver)
+
+
+def _solver(work: _Work, rounding: Rounding) -> Solver | None:
+    """Return what chooses codes with the layer's output in view, None for what looks at none."""
+    if rounding is Rounding.GPTQ:
         return GptqSolver(work.account)
-    if MethodName.ADAROUND in work.recipe.methods:
+    if rounding is Rounding.ADAROUND:
         return AdaRoundSolver(work.account)
     return None
 
 
-def _solver_name(recipe: Recipe) -> str:
-    chosen = {MethodName.GPTQ, MethodName.ADAROUND} & set(recipe.methods)
-    return " and ".join(sorted(each.value for each in chosen))
-
-
-def _layers(work: _Work) -> Evidence:
+def _layers(work: _Work, rounding: Rounding) -> Evidence:
     """Return the second moments of what the chosen products read, over the data."""
     products = chosen_products(Editor(work.model), work.selection)
-    return observe_layers(
-        work.model, products, work.samples(_solver_name(work.recipe)), work.batch_size
-    )
+    return observe_layers(work.model, products, work.samples(rounding.value), work.batch_size)
 
 
 def _inputs(work: _Work, method: str) -> dict[str, Inputs]:
@@ -263,6 +295,7 @@ def _dynamic(work: _Work) -> onnx.ModelProto:
     columns = _outliers(work)
     coder = _coder(work, columns or {})
     editor = Editor(work.model)
+    quantize_layers(editor, work.account, work.selection, per_channel=work.recipe.per_channel)
     schemes = _schemes(work.recipe)
     quantize_dynamic(editor, work.account, schemes, work.selection, coder, columns=columns)
     return editor.finish()
@@ -279,7 +312,8 @@ def _outliers(work: _Work) -> dict[str, NDArray[np.int64]] | None:
     ]
     samples = work.samples("outlier-split")
     seen = observe_inputs(work.model, products, samples, work.batch_size)
-    return find_outliers(products, seen, work.recipe.outlier_threshold, work.account)
+    tables = {node.input[0] for node in work.model.graph.node if node.op_type == "Gather"}
+    return find_outliers(products, seen, work.recipe.outlier_threshold, work.account, tables)
 
 
 def _with_transposed(model: onnx.ModelProto, selection: Selection) -> onnx.ModelProto:
@@ -300,16 +334,14 @@ def _weight_only(work: _Work) -> onnx.ModelProto:
         recipe.symmetric,
         INTEGER_COMPUTE if recipe.integer_compute else FLOAT_COMPUTE,
     )
-    coder: BlockCoder = block_round_to_nearest
     methods = recipe.methods
     work.model = _with_transposed(work.model, work.selection)
     _rotated(work)
     if MethodName.AWQ in methods:
         seen = _inputs(work, "awq")
         work.model = scale_for_awq(work.model, seen, work.selection, scheme, work.account)
-    solver = _solver(work)
-    if solver is not None:
-        coder = BlockCoderBy(_layers(work), solver)
+    makers = {rounding: _block_coder_by(work, rounding) for rounding in _roundings(recipe)}
+    coder = ChosenBlockCoder(_named(recipe, makers), makers[_rounding(recipe)])
     editor = Editor(work.model)
     quantize_weights(editor, work.account, scheme, work.selection, coder)
     return editor.finish()

@@ -41,6 +41,15 @@ class MethodName(Enum):
     OUTLIER_SPLIT = "outlier-split"
 
 
+class Rounding(Enum):
+    """How single weights get their codes, where a rule of the recipe says so."""
+
+    NEAREST = "nearest"
+    MSE_CLIPPING = "mse-clipping"
+    GPTQ = "gptq"
+    ADAROUND = "adaround"
+
+
 # Which modes a method makes sense in.
 _METHOD_MODES = {
     MethodName.BIAS_CORRECTION: (Mode.STATIC, Mode.DYNAMIC),
@@ -60,7 +69,11 @@ _EXCLUSIVE = (
         "don't go together: the columns in float shift no mean",
     ),
 )
-_DEFAULT_OPERATORS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Gather")
+_JUDGED = (Rounding.GPTQ, Rounding.ADAROUND)
+_DEFAULT_OPERATORS = (
+    *("MatMul", "Gemm", "Conv", "ConvTranspose", "Gather"),
+    *("Attention", "LSTM", "GRU", "EmbedLayerNormalization"),
+)
 
 
 @dataclass(frozen=True)
@@ -72,12 +85,14 @@ class Override:
         keep_float: the node is left alone.
         per_channel: True or False to settle the granularity, None for the recipe's.
         rule: name in the catalogue of the weight's rule, "" for the recipe's.
+        rounding: how the weight gets its codes, None for the recipe's methods.
     """
 
     match: str
     keep_float: bool = False
     per_channel: bool | None = None
     rule: str = ""
+    rounding: Rounding | None = None
 
 
 @dataclass(frozen=True)
@@ -132,6 +147,12 @@ class Recipe:
                     where=f"recipe {self.name!r}",
                     expected=f"mode {modes}",
                 )
+        clipped = any(each.rounding is Rounding.MSE_CLIPPING for each in self.overrides)
+        if clipped and self.mode is Mode.WEIGHT_ONLY:
+            raise InvalidRecipe(
+                "mse-clipping has no place in weight-only quantization",
+                where=f"recipe {self.name!r}",
+            )
         for one, other, why in _EXCLUSIVE:
             if {one, other} <= set(self.methods):
                 raise InvalidRecipe(
@@ -160,4 +181,6 @@ class Recipe:
     @property
     def needs_data(self) -> bool:
         """Whether samples are needed to follow it."""
-        return self.mode is Mode.STATIC or bool(set(self.methods) - {MethodName.MSE_CLIPPING})
+        judged = any(each.rounding in _JUDGED for each in self.overrides)
+        others = set(self.methods) - {MethodName.MSE_CLIPPING}
+        return self.mode is Mode.STATIC or judged or bool(others)

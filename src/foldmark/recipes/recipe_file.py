@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from foldmark.calibrate.observers import Method, Observer, Symmetry
 from foldmark.errors import FileUnreadable, InvalidRecipe, InvalidScheme
-from foldmark.recipes.recipe import Form, MethodName, Mode, Override, Recipe
+from foldmark.recipes.recipe import Form, MethodName, Mode, Override, Recipe, Rounding
 from foldmark.surgery.activations import ActivationCodes
 
 __all__ = ["BUILT_IN", "find_recipe", "parse_recipe", "recipe_text"]
@@ -30,15 +30,20 @@ BUILT_IN: dict[str, Recipe] = {
 
 
 def find_recipe(text: str) -> Recipe:
-    """Return the built-in recipe of that name, or the one in the TOML file at that path."""
-    if text in BUILT_IN:
-        return BUILT_IN[text]
+    """Return the built-in recipe of that name, or the one in the TOML file at that path.
+
+    A built-in name may be followed by methods: `static+smoothquant+gptq`.
+    """
+    base, *methods = text.split("+")
+    if base in BUILT_IN:
+        named = tuple(_enum(each, MethodName, "a method", f"recipe {text!r}") for each in methods)
+        return replace(BUILT_IN[base], name=text, methods=named)
     path = Path(text)
     if not path.is_file():
         raise FileUnreadable(
             "no such recipe",
             where=text,
-            expected=f"a TOML file, or one of {', '.join(BUILT_IN)}",
+            expected=f"a TOML file, or one of {', '.join(BUILT_IN)}, +METHOD behind it",
         )
     return parse_recipe(path.read_text(encoding="utf-8"), str(path))
 
@@ -53,9 +58,10 @@ def parse_recipe(text: str, where: str) -> Recipe:
     except tomllib.TOMLDecodeError as error:
         raise InvalidRecipe("not TOML", where=where, got=str(error)) from None
     reader = _Reader(document, where)
-    base = BUILT_IN.get(reader.take("base", str, "static"))
-    if base is None:
+    named = reader.take("base", str, "static")
+    if named.split("+")[0] not in BUILT_IN:
         raise InvalidRecipe("no such base", where=where, expected=", ".join(BUILT_IN))
+    base = find_recipe(named)
     recipe = replace(
         base,
         name=reader.take("name", str, Path(where).stem),
@@ -72,7 +78,8 @@ def parse_recipe(text: str, where: str) -> Recipe:
         rule=reader.take("rule", str, base.rule),
         activations=reader.enum("activations", ActivationCodes, base.activations),
         methods=tuple(
-            _enum(each, MethodName, "methods", where) for each in reader.texts("methods", ())
+            _enum(each, MethodName, "methods", where)
+            for each in reader.texts("methods", tuple(m.value for m in base.methods))
         ),
         outlier_threshold=float(reader.take("outlier_threshold", float, base.outlier_threshold)),
         observer=_observer(reader.take("observer", dict, {}), where),
@@ -114,6 +121,8 @@ def recipe_text(recipe: Recipe) -> str:
         lines += [f"keep_float = {json.dumps(each.keep_float)}"]
         if each.per_channel is not None:
             lines.append(f"per_channel = {json.dumps(each.per_channel)}")
+        if each.rounding is not None:
+            lines.append(f'rounding = "{each.rounding.value}"')
         if each.rule:
             lines.append(f"rule = {json.dumps(each.rule)}")
     return "\n".join(lines) + "\n"
@@ -188,11 +197,13 @@ def _override(table: dict[str, Any], where: str) -> Override:
     if not isinstance(table, dict):
         raise InvalidRecipe("rules is a list of tables", where=where)
     reader = _Reader(table, where)
+    rounding = reader.take("rounding", str, "")
     found = Override(
         reader.take("match", str, ""),
         reader.take("keep_float", bool, False),
         reader.take("per_channel", bool, None),
         reader.take("rule", str, ""),
+        _enum(rounding, Rounding, "rounding", where) if rounding else None,
     )
     if not found.match:
         raise InvalidRecipe("a rule says what it matches", where=where, expected='match = "..."')

@@ -9,7 +9,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from foldmark.errors import CheckFailed
+from foldmark.errors import NotSupported
 from foldmark.methods.hadamard import mean_keeping_rotation, rotation
 from foldmark.runtimes.onnxruntime import Session
 from foldmark.surgery.account import Account
@@ -41,7 +41,7 @@ def rotate(model: onnx.ModelProto, feeds: Feeds, account: Account) -> onnx.Model
         feeds: some samples: the graph's shapes and the proof that nothing changed come from them.
         account: told what was rotated and what was not, and why.
 
-    Raises CheckFailed when the float output moved by more than 1e-4 of its size.
+    Raises NotSupported when the float output moved by more than 1e-4 of its size.
     """
     editor = Editor(model)
     shapes = _shapes(model, feeds)
@@ -58,8 +58,8 @@ def rotate(model: onnx.ModelProto, feeds: Feeds, account: Account) -> onnx.Model
     made = editor.finish()
     moved = _moved(model, made, feeds)
     if not moved <= _CLOSE:
-        raise CheckFailed(
-            "a rotation changed what the model computes",
+        raise NotSupported(
+            "not supported: a rotation would change what this model computes",
             where="hadamard",
             got=f"{moved:.1e} of the output",
             expected=f"at most {_CLOSE:g}",

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_INT8
 from foldmark.surgery.account import Account, Done, Left
 from foldmark.surgery.editor import Editor, Scope, array_of, attribute, node_name
-from foldmark.surgery.weights import coded, packed
+from foldmark.surgery.weights import coded, packed, row_names
 
 __all__ = ["quantize_table"]
 
@@ -63,7 +63,7 @@ def _unfit(tensor: TensorProto, shape: tuple[int, ...], axis: int) -> str:
 
 def _stored(tensor: TensorProto, home: Scope, editor: Editor) -> tuple[str, str]:
     """Return the names of a table's codes and scales (rows, 1), stored once."""
-    codes, scale = f"{tensor.name}_rows_quantized", f"{tensor.name}_rows_scale"
+    codes, scale = row_names(tensor.name)
     if codes not in home.stored:
         made = coded(np.asarray(array_of(tensor)), ONNXRUNTIME_WEIGHT_INT8, 0)
         editor.names |= {codes, scale}

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -12,8 +12,9 @@ from onnx import TensorProto, helper
 
 from foldmark.errors import NonFiniteValue
 from foldmark.exact.rule import Rule
+from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_INT8
 from foldmark.kernels.fold import quantize_array
-from foldmark.surgery.editor import Editor
+from foldmark.surgery.editor import Editor, array_of
 from foldmark.surgery.products import ChannelFit, Product
 
 __all__ = [
@@ -25,9 +26,12 @@ __all__ = [
     "WeightSchemes",
     "coded",
     "round_to_nearest",
+    "row_names",
 ]
 
 Floats = NDArray[np.floating]
+ROW_RULE = ONNXRUNTIME_WEIGHT_INT8
+"""The rule of tables that Gather reads."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,11 @@ def packed(name: str, codes: NDArray[np.integer], bits: int, signed: bool) -> Te
     return TensorProto(name=name, data_type=kind, dims=array.shape, raw_data=array.tobytes())
 
 
+def row_names(weight: str) -> tuple[str, str]:
+    """Return where a table's codes and its scales (rows, 1) are stored."""
+    return f"{weight}_rows_quantized", f"{weight}_rows_scale"
+
+
 @dataclass(frozen=True)
 class Names:
     """Where a coded weight is stored."""
@@ -163,8 +172,8 @@ class CodedWeights:
             axis = None
         key = (product.weight, id(product.home), scheme.rule.name, axis)
         if key not in self._made:
-            values = finite(product)
-            found = self._coder(product, values, scheme, axis)
+            tied = self._tied(product, scheme, axis)
+            found = tied or self._coder(product, finite(product), scheme, axis)
             self._made[key] = self._store(product, found, scheme)
         names = self._made[key]
         least = minimum_scale(names.coded) if minimum_scale is not None else None
@@ -174,6 +183,26 @@ class CodedWeights:
         found = rescaled(finite(product), names.coded, least, scheme.rule)
         return self._store(product, found, scheme)
 
+    def _tied(self, product: Product, scheme: WeightScheme, axis: int | None) -> Coded | None:
+        """Return the codes that a Gather of the same weight has already, None without any."""
+        codes, scale = (product.home.stored.get(name) for name in row_names(product.weight))
+        if axis != 0 or codes is None or scale is None or scheme.rule is not ROW_RULE:
+            return None
+        scales = np.asarray(array_of(scale)).astype(np.float32)[:, 0]
+        own = np.asarray(array_of(codes)).astype(np.int8, copy=False)
+        return Coded(own, scales, np.zeros(len(scales), np.int8), 0)
+
+    def _is_table(self, product: Product, scheme: WeightScheme, axis: int | None) -> bool:
+        return (
+            axis == 0
+            and scheme.rule is ROW_RULE
+            and any(
+                node.op_type == "Gather" and node.input[0] == product.weight
+                for scope in self._editor.scopes()
+                for node in scope.graph.node
+            )
+        )
+
     def _store(self, product: Product, found: Coded, scheme: WeightScheme) -> Names:
         fresh, codes = self._editor.fresh, scheme.rule.codes
         base = product.weight
@@ -181,7 +210,15 @@ class CodedWeights:
             fresh(f"{base}_quantized"), fresh(f"{base}_scale"), fresh(f"{base}_zero_point"), found
         )
         write = partial(packed, bits=codes.bits, signed=codes.minimum < 0)
-        product.home.add(names.codes, write(names.codes, found.codes))
+        rows = row_names(base)
+        if self._is_table(product, scheme, found.axis):
+            # Tied embeddings: the Gather of the same weight takes its rows from these codes.
+            names = replace(names, codes=rows[0])
+            self._editor.names |= set(rows)
+            if rows[1] not in product.home.stored:
+                product.home.add(rows[1], found.scale.astype(product_dtype(product))[:, None])
+        if names.codes not in product.home.stored:
+            product.home.add(names.codes, write(names.codes, found.codes))
         product.home.add(names.scale, found.scale.astype(product_dtype(product)))
         product.home.add(names.zero_point, write(names.zero_point, found.zero_point))
         return names
