@@ -291,6 +291,9 @@ def _dynamic(work: _Work) -> onnx.ModelProto:
     work.model = _with_transposed(
         raise_opset(work.model, 11, work.account, "DynamicQuantizeLinear"), work.selection
     )
+    folding = Editor(work.model)
+    fold_batch_norms(folding, work.account)
+    work.model = folding.finish()
     _move(work)
     columns = _outliers(work)
     coder = _coder(work, columns or {})

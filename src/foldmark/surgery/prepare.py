@@ -85,7 +85,7 @@ def raise_opset(model: onnx.ModelProto, least: int, account: Account, why: str) 
 
 
 def fold_batch_norms(editor: Editor, account: Account) -> None:
-    """Fold every batch normalization into the convolution before it.
+    """Fold every batch normalization into the convolution or Gemm before it.
 
     gamma (W x + b - mean) / sqrt(var + eps) + beta = (W g) x + (b - mean) g + beta,
     g = gamma / sqrt(var + eps)
@@ -96,7 +96,7 @@ def fold_batch_norms(editor: Editor, account: Account) -> None:
     gone: set[str] = set()
     for node in graph.node:
         result = node.output[0] if node.output else ""
-        if node.op_type not in ("Conv", "ConvTranspose") or result in outputs:
+        if node.op_type not in ("Conv", "ConvTranspose", "Gemm") or result in outputs:
             continue
         if len(readers[result]) != 1 or readers[result][0].op_type != "BatchNormalization":
             continue
@@ -114,7 +114,7 @@ def fold_batch_norms(editor: Editor, account: Account) -> None:
     ]
     editor.replace_nodes(editor.root, kept)
     editor.reopen()
-    account.note(f"{len(folded)} batch normalizations folded into the convolution before them")
+    account.note(f"{len(folded)} batch normalizations folded into the product before them")
 
 
 def fold_pads(editor: Editor, account: Account) -> None:
@@ -211,7 +211,7 @@ def _add_pads(conv: onnx.NodeProto, pads: list[int]) -> None:
 
 
 def _merged(node: onnx.NodeProto, norm: onnx.NodeProto, editor: Editor) -> onnx.NodeProto | None:
-    """Return the convolution that does the work of both, None where constants are missing."""
+    """Return the product that does the work of both, None where constants are missing."""
     root = editor.root
     names = [node.input[1], *node.input[2:3], *norm.input[1:5]]
     found = {name: root.find(name) for name in names if name}
@@ -221,16 +221,16 @@ def _merged(node: onnx.NodeProto, norm: onnx.NodeProto, editor: Editor) -> onnx.
     gamma, beta, mean, variance = (values[name].astype(np.float64) for name in norm.input[1:5])
     factor = gamma / np.sqrt(variance + attribute(norm, "epsilon", 1e-5))
     weight = values[node.input[1]]
-    channels = 0 if node.op_type == "Conv" else 1
-    if node.op_type == "ConvTranspose" and attribute(node, "group", 1) != 1:
+    if node.op_type == "Gemm" and {attribute(node, name, 1.0) for name in ("alpha", "beta")} != {1}:
         return None
-    shape = [1] * weight.ndim
-    shape[channels] = -1
     bias = values[node.input[2]].astype(np.float64) if len(node.input) > 2 and node.input[2] else 0
+    bias = np.ravel(bias)
+    if bias.size not in (1, factor.size):
+        return None
     base = node_name(node)
     merged = onnx.NodeProto()
     merged.CopyFrom(node)
-    scaled = (weight.astype(np.float64) * factor.reshape(shape)).astype(weight.dtype)
+    scaled = _scaled_channels(node, weight, factor)
     moved = ((bias - mean) * factor + beta).astype(weight.dtype)
     del merged.input[1:]
     merged.input.extend(
@@ -241,3 +241,21 @@ def _merged(node: onnx.NodeProto, norm: onnx.NodeProto, editor: Editor) -> onnx.
     )
     merged.output[0] = norm.output[0]
     return merged
+
+
+def _scaled_channels(
+    node: onnx.NodeProto, weight: NDArray[np.generic], factor: NDArray[np.float64]
+) -> NDArray[np.generic]:
+    """Return a product's weight with every output channel multiplied by its factor."""
+    values = weight.astype(np.float64)
+    match node.op_type:
+        case "Conv":
+            scaled = values * factor.reshape([-1] + [1] * (weight.ndim - 1))
+        case "Gemm":
+            scaled = values * (factor[:, None] if attribute(node, "transB", 0) else factor)
+        case _:  # ConvTranspose: (in, out / groups, *window), inputs of a group side by side
+            groups = int(attribute(node, "group", 1))
+            parts = values.reshape(groups, len(weight) // groups, *weight.shape[1:])
+            by_group = factor.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
+            scaled = (parts * by_group).reshape(weight.shape)
+    return scaled.astype(weight.dtype)
