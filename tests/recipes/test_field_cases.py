@@ -1,0 +1,148 @@
+"""Faults that people met with other quantizers: each kind comes out right here."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tests.surgery import nets
+
+from foldmark.errors import NothingQuantized
+from foldmark.methods.gptq import Grid, gptq
+from foldmark.recipes.quantize import quantize_model
+from foldmark.recipes.recipe import Form, MethodName, Mode, Recipe
+from foldmark.recipes.save import save_model
+from foldmark.runtimes.onnxruntime import Session
+from foldmark.surgery.activations import ActivationCodes
+
+STATIC = Recipe()
+
+
+def outputs(model, made, feeds):
+    return (next(iter(Session(each).run(feeds).values())) for each in (model, made))
+
+
+@pytest.mark.parametrize("form", list(Form))
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_a_bias_beyond_int32_in_both_forms(form, per_channel):
+    """Weights near 1e-7, bias 5: cut at int32's end the error would be 5.4."""
+    weight = np.array([[1e-7, -0.9e-7], [0.8e-7, 0.5e-7]], np.float32).reshape(2, 2, 1, 1)
+    model = nets.conv(weight=weight, bias=np.array([5, -4.5], np.float32))
+    feeds = {"x": np.linspace(-63.5, 63.5, 72, dtype=np.float32).reshape(1, 2, 6, 6)}
+    made = quantize_model(model, Recipe(form=form, per_channel=per_channel), feeds)
+    codes = nets.stored(made.model, "b_quantized").astype(np.int64)
+    assert np.abs(codes).max() < 2**31 - 1
+    real, other = outputs(model, made.model, feeds)
+    assert np.abs(other - real).max() < 0.03
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize("method", [None, MethodName.BIAS_CORRECTION])
+def test_a_gemm_bias_of_one_row(per_channel, method):
+    model = nets.gemm(False, nets.random(4, 3), nets.random(1, 3, seed=4))
+    feeds = nets.samples(model)
+    methods = (method,) if method else ()
+    made = quantize_model(model, Recipe(per_channel=per_channel, methods=methods), feeds).model
+    real, other = outputs(model, made, feeds)
+    assert np.linalg.norm(other - real) < 0.02 * np.linalg.norm(real)
+
+
+@pytest.mark.parametrize(
+    ("codes", "scale", "decibel"),
+    [
+        (ActivationCodes.UINT8, (8 + 0.2785) / 255, 50.0),
+        (ActivationCodes.UINT16, 8.2785 / 65535, 95),
+    ],
+)
+def test_one_sided_activations_use_all_their_codes(codes, scale, decibel):
+    """SiLU is -0.28 .. 8: a mirrored range would spend half of its codes on nothing."""
+    nodes = [
+        helper.make_node("Sigmoid", ["x"], ["g"], "gate"),
+        helper.make_node("Mul", ["x", "g"], ["s"], "silu"),
+        helper.make_node("MatMul", ["s", "w"], ["y"], "product"),
+    ]
+    model = nets.net(nodes, {"w": np.eye(1, dtype=np.float32)}, ("n", 1))
+    feeds = {"x": np.linspace(-8, 8, 1001, dtype=np.float32)[:, None]}
+    made = quantize_model(model, Recipe(activations=codes), feeds).model
+    assert nets.stored(made, "s_scale") == pytest.approx(scale, rel=1e-3)
+    real, other = outputs(model, made, feeds)
+    noise = 10 * np.log10((real**2).sum() / ((other - real) ** 2).sum())
+    assert noise > decibel - 1
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("mode", [Mode.STATIC, Mode.DYNAMIC])
+def test_columns_from_one_to_a_ten_thousandth(mode, transposed):
+    """One scale for all loses the last three columns; one scale on the wrong axis, too."""
+    model = nets.gemm(transposed)
+    feeds = nets.samples(model)
+    made = quantize_model(model, Recipe(mode=mode), feeds).model
+    real, other = outputs(model, made, feeds)
+    columns = np.linalg.norm(other - real, axis=0) / np.linalg.norm(real, axis=0)
+    assert columns.max() < 0.02
+    assert nets.stored(made, "w_scale").size == 6
+
+
+@pytest.mark.parametrize(("opset", "least"), [(10, 13), (11, 13), (12, 13), (13, 13)])
+@pytest.mark.parametrize("form", list(Form))
+def test_what_is_written_loads_at_every_opset(opset, least, form, tmp_path):
+    model = nets.conv(opset)
+    made = quantize_model(model, Recipe(form=form), nets.samples(model))
+    save_model(made.model, tmp_path / "q.onnx")
+    onnx.checker.check_model(onnx.load(tmp_path / "q.onnx"))
+    versions = {each.domain: each.version for each in made.model.opset_import}
+    assert versions[""] >= least
+
+
+def test_integer_convolutions_with_ranges_at_run_time_are_named_before():
+    with pytest.raises(NothingQuantized, match=r"slower than float.*use static"):
+        quantize_model(nets.conv(), Recipe(mode=Mode.DYNAMIC))
+
+
+def grid(w):
+    top = np.abs(w).max(1, keepdims=True) / 7
+    return Grid(top, np.zeros_like(top), -8, 7)
+
+
+def test_gptq_with_a_dead_column_or_too_few_tokens():
+    W = nets.random(5, 4).astype(np.float64)
+    X = nets.random(64, 4, seed=1).astype(np.float64)
+    X[:, 2] = 0
+    assert gptq(W, 2 * X.T @ X / 64, grid).dead == (2,)
+    W, X = nets.random(5, 16).astype(np.float64), nets.random(10, 16, seed=1).astype(np.float64)
+    found = gptq(W, 2 * X.T @ X / 10, grid, damping=0.0)
+    assert found.damping > 0
+    assert np.isfinite(found.loss)
+
+
+@pytest.mark.parametrize("mode", [Mode.STATIC, Mode.DYNAMIC])
+def test_channels_without_input_or_weight_keep_their_factor(mode):
+    weight = nets.random(4, 3)
+    weight[2] = 0
+    model = nets.matmul(weight)
+    X = nets.random(50, 4, seed=1) * np.array([1, 0, 2, 0.5], np.float32)
+    recipe = Recipe(mode=mode, methods=(MethodName.SMOOTHQUANT,))
+    made = quantize_model(model, recipe, {"x": X})
+    for tensor in made.model.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            assert np.isfinite(numpy_helper.to_array(tensor)).all()
+    blocks = Recipe(mode=Mode.WEIGHT_ONLY, block_size=16, methods=(MethodName.AWQ,))
+    for each in (recipe, blocks):
+        real, other = outputs(model, quantize_model(model, each, {"x": X}).model, {"x": X})
+        assert np.isfinite(other).all()
+        assert np.linalg.norm(other - real) < 0.3 * np.linalg.norm(real)
+
+
+@pytest.mark.parametrize(
+    ("inner", "block", "rest", "fits"),
+    [(4304, 128, 80, 16), (8640, 128, 64, 64), (768, 256, 0, 256), (100, 32, 4, 4)],
+)
+def test_blocks_that_do_not_divide_are_padded_and_named(inner, block, rest, fits):
+    model = nets.matmul(nets.random(inner, 8))
+    recipe = Recipe(mode=Mode.WEIGHT_ONLY, block_size=block, weight_bits=4)
+    made = quantize_model(model, recipe)
+    said = " ".join(made.account.notes)
+    assert (f"the last block has {rest} and is padded (blocks of {fits} would divide)" in said) == (
+        rest > 0
+    )
+    real, other = outputs(model, made.model, nets.samples(model))
+    assert np.linalg.norm(other - real) < 0.15 * np.linalg.norm(real)
