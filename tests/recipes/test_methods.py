@@ -18,6 +18,7 @@ from foldmark.recipes.quantize import quantize_model
 from foldmark.recipes.recipe import MethodName, Mode, Override, Recipe, Rounding
 from foldmark.runtimes.batches import open_data
 from foldmark.runtimes.onnxruntime import Session
+from foldmark.surgery.activations import ActivationCodes
 from foldmark.surgery.choice import Choice, Selection
 from foldmark.surgery.editor import Editor
 
@@ -153,6 +154,24 @@ def test_bias_correction_of_one_scale_per_tensor():
         real, other = (Session(each).run(feeds)["y"] for each in (model, made.model))
         shifts.append(np.abs((other - real).mean(0)).max())
     assert shifts[1] < 0.3 * shifts[0]
+
+
+@pytest.mark.parametrize("group", [1, 2, 6])
+def test_bias_correction_of_grouped_convolutions(group):
+    """Inputs far from zero, coarse weights: the mean of every output channel comes back."""
+    weight = nets.random(6, 6 // group, 3, 3)
+    weight[:, 0, 0, 0] = 60 * np.sign(weight[:, 0, 0, 0])
+    model = nets.conv(weight=weight, bias=nets.random(6, seed=1), group=group)
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 6
+    feeds = {"x": nets.random(64, 6, 8, 8, seed=2) + np.arange(1, 7)[:, None, None]}
+    feeds["x"] = feeds["x"].astype(np.float32)
+    shifts = []
+    for methods in ((), (MethodName.BIAS_CORRECTION,)):
+        recipe = Recipe(activations=ActivationCodes.UINT16, methods=methods)
+        made = quantize_model(model, recipe, feeds)
+        real, other = (Session(each).run(feeds)["y"] for each in (model, made.model))
+        shifts.append(np.abs((other - real).mean((0, 2, 3))).max())
+    assert shifts[1] < 0.2 * shifts[0]
 
 
 def test_dead_inputs_are_named():

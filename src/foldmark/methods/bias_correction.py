@@ -17,8 +17,8 @@ def mean_shift(W: Floats, W_q: Floats, mean_x: Floats) -> NDArray[np.float64]:
 
     W, W_q  (out, in) or (out, in, *window)  a window counts with the sum over its positions,
             which is exact where the window reads no padding
-    mean_x  (in,)
+    mean_x  (in,), or (out, in) where each output reads channels of its own (grouped)
     ->      (out,)
     """
     gap = (np.asarray(W_q, np.float64) - W).reshape(*W.shape[:2], -1).sum(-1)
-    return gap @ np.asarray(mean_x, np.float64)
+    return np.asarray((gap * np.asarray(mean_x, np.float64)).sum(-1))

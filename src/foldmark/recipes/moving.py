@@ -16,7 +16,7 @@ from foldmark.methods.hessian import Inputs
 from foldmark.methods.smoothquant import search_alpha
 from foldmark.surgery.account import Account
 from foldmark.surgery.choice import Selection
-from foldmark.surgery.editor import Editor, array_of, consumers
+from foldmark.surgery.editor import Editor, array_of, attribute, consumers
 from foldmark.surgery.products import ChannelFit, Product, find_product
 from foldmark.surgery.weight_only import BlockScheme
 from foldmark.surgery.weights import Coder, WeightSchemes, coded
@@ -86,8 +86,14 @@ def scale_for_awq(
     selection: Selection,
     scheme: BlockScheme,
     account: Account,
+    *,
+    clip: bool,
 ) -> onnx.ModelProto:
-    """Return the model with AWQ's factors moved into weights, and weights clipped."""
+    """Return the model with AWQ's factors moved into weights, and weights clipped if asked.
+
+    A method that makes up for rounding errors wants the weights unclipped: it would take the
+    clipped ones for the truth.
+    """
     editor = Editor(model)
     moved, groups, gains = [], _by_input(editor, selection), []
     fake = _fake_blocks(scheme)
@@ -101,11 +107,12 @@ def scale_for_awq(
         weights = {}
         for product in products:
             scaled = np.ascontiguousarray(_inner_first(product).T * factors)
-            cut = search_clip(X / factors, scaled, scheme.block_size, fake)
+            cut = search_clip(X / factors, scaled, scheme.block_size, fake) if clip else scaled
             weights[product.name] = cut if product.transposed else cut.T
         moved.append(_Moved(tensor, found.factors, weights, tuple(products)))
     mean = f", {100 * float(np.mean(gains)):.0f} % less output error" if gains else ""
-    account.methods.append(f"awq: {len(moved)} inputs scaled, weights clipped{mean}")
+    clipped = ", weights clipped" if clip else ""
+    account.methods.append(f"awq: {len(moved)} inputs scaled{clipped}{mean}")
     return _apply(editor, moved)
 
 
@@ -135,12 +142,8 @@ def correct_biases(
         made = coder(product, values, scheme, axis).dequantize()
         if product.node.op_type != "Conv" and not product.transposed:
             values, made = values.T, made.T
-        if product.node.op_type == "Conv" and product.shape[1] != len(
-            seen[product.node.input[0]].mean
-        ):
-            without += 1  # grouped: each output reads its own share of the channels
-            continue
-        shift = mean_shift(values, made, seen[product.node.input[product.activation]].mean)
+        mean = seen[product.node.input[product.activation]].mean
+        shift = mean_shift(values, made, _read_by_outputs(product, mean))
         node, index = place
         old = editor.root.find(node.input[index])
         assert old is not None
@@ -151,6 +154,14 @@ def correct_biases(
     rest = f"; {without} products have no bias to correct" if without else ""
     account.methods.append(f"bias-correction: {done} biases{rest}")
     return editor.finish()
+
+
+def _read_by_outputs(product: Product, mean: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean of the channels that each output reads: a share of them when grouped."""
+    groups = int(attribute(product.node, "group", 1))
+    if product.node.op_type != "Conv" or groups == 1:
+        return mean
+    return np.repeat(mean.reshape(groups, -1), product.shape[0] // groups, axis=0)
 
 
 def _bias_place(

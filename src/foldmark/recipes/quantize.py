@@ -342,7 +342,10 @@ def _weight_only(work: _Work) -> onnx.ModelProto:
     _rotated(work)
     if MethodName.AWQ in methods:
         seen = _inputs(work, "awq")
-        work.model = scale_for_awq(work.model, seen, work.selection, scheme, work.account)
+        clip = _rounding(recipe) is Rounding.NEAREST
+        work.model = scale_for_awq(
+            work.model, seen, work.selection, scheme, work.account, clip=clip
+        )
     makers = {rounding: _block_coder_by(work, rounding) for rounding in _roundings(recipe)}
     coder = ChosenBlockCoder(_named(recipe, makers), makers[_rounding(recipe)])
     editor = Editor(work.model)

@@ -318,12 +318,14 @@ class _Walk:
             else:
                 self.join(other, place)
 
-    def same(  # noqa: PLR0911  (a table)
+    def same(  # noqa: PLR0911, PLR0912  (a table)
         self, node: onnx.NodeProto, name: str, at: Place
     ) -> list[tuple[str, Place]]:
         """Return the node's other tensors that hold the same channels, and where."""
         made = node.output[0]
         rank = len(self.shapes.get(made, ()))
+        if any(each.HasField("g") for each in node.attribute):
+            raise Blocked(f"{node.op_type} holds graphs of its own")
         if any(n not in self.shapes and self.find(n) is None for n in (node.input[0], made)):
             raise Blocked(f"{node.op_type} makes something other than float32 values")
         match node.op_type:

@@ -115,7 +115,7 @@ def quantize_weights(
             product = find_product(node, scope)
             reason = _reason(product, node, selection)
             if isinstance(product, str) or reason:
-                if node.op_type in PRODUCTS:
+                if node.op_type in (*PRODUCTS, *_LAYERS):
                     account.left.append(Left(node_name(node), node.op_type, reason))
                 made.append(node)
                 continue
@@ -127,9 +127,12 @@ def quantize_weights(
         editor.replace_nodes(scope, made)
 
 
+_LAYERS = ("LSTM", "GRU", "Attention", "EmbedLayerNormalization")
+
+
 def _reason(product: Product | str, node: onnx.NodeProto, selection: Selection) -> str:
     if isinstance(product, str):
-        return product
+        return "no kernel reads blocks of codes here" if node.op_type in _LAYERS else product
     if node.op_type not in ("MatMul", "Gemm"):
         return selection.reason_against(node) or "no kernel reads blocks of codes here"
     if node.op_type == "Gemm" and (
