@@ -8,6 +8,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.surgery import nets
 
+from foldmark.calibrate.calibration import calibrate
+from foldmark.errors import InvalidRecipe
 from foldmark.methods.hadamard import rotation
 from foldmark.proof.quality import measure_quality
 from foldmark.recipes.quantize import quantize_model
@@ -227,6 +229,13 @@ def test_what_is_read_elsewhere_stays():
     account = Account()
     rotate(model, nets.samples(model), account)
     assert any("y is an output of the model" in note for note in account.notes)
+
+
+def test_ranges_from_before_are_refused():
+    model = Transformer().model()
+    before = calibrate(model, open_data(tokens(8), model))
+    with pytest.raises(InvalidRecipe, match="a rotation changes the ranges"):
+        quantize_model(model, Recipe(methods=(MethodName.HADAMARD,)), tokens(8), ranges=before)
 
 
 def test_it_works_beside_other_methods():

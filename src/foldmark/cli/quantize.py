@@ -68,8 +68,10 @@ _NOTES = 12
     "--method",
     "methods",
     multiple=True,
+    metavar="METHOD",
     type=click.Choice([method.value for method in MethodName]),
-    help="Beyond rounding to nearest; repeatable.",
+    help=f"Beyond rounding to nearest: {', '.join(method.value for method in MethodName)}; "
+    "repeatable.",
 )
 @observer_options
 @click.option("--batch-size", type=click.IntRange(1), default=8, show_default=True)

@@ -258,6 +258,12 @@ def _ranges(
     observer = _observer(work.recipe)
     if not tensors:
         return {}, ()
+    if isinstance(work.ranges, Calibration) and MethodName.HADAMARD in work.recipe.methods:
+        raise InvalidRecipe(
+            "a rotation changes the ranges of what it rotates",
+            where=f"recipe {work.recipe.name!r}",
+            todo="give --data instead of --ranges",
+        )
     if isinstance(work.ranges, Calibration):
         return work.ranges.ranges(observer), work.ranges.unseen
     found = calibrate(
