@@ -36,9 +36,12 @@ def model(typed: bool = False) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("typed", [False, True])
-def test_the_same_model(tmp_path, typed):
+@pytest.mark.parametrize("shift", range(4))
+def test_the_same_model(tmp_path, typed, shift):
     path = tmp_path / "m.onnx"
-    onnx.save(model(typed), path)
+    made = model(typed)
+    made.graph.initializer[0].name += "." * shift
+    onnx.save(made, path)
     mapped, whole = read_mapped(path), read_model(path)
     large = [is_external(tensor) for tensor in mapped.graph.initializer]
     assert large == [not typed, True, False]
@@ -50,6 +53,7 @@ def test_the_same_model(tmp_path, typed):
             other.data_type,
         )
         assert tensor_array(one).tobytes() == tensor_array(other).tobytes()
+        assert tensor_array(one).flags.aligned
     for each in (mapped, whole):
         del each.graph.initializer[:]
     assert mapped == whole

@@ -147,7 +147,9 @@ def _mapped(tensor: onnx.TensorProto) -> NDArray[np.generic]:
         )
         return numpy_helper.to_array(inline)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    return raw.view(dtype).reshape(tensor.dims)
+    array = raw.view(dtype).reshape(tensor.dims)
+    # Inside a model's own file weights begin anywhere; kernels want them at multiples of a number.
+    return array if array.flags.aligned else array.copy()
 
 
 def tensor_dtype(tensor: onnx.TensorProto) -> np.dtype[np.generic]:
