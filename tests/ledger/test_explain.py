@@ -170,6 +170,14 @@ def test_random_data_is_marked(capsys):
     assert "image float32[batch, 1, 8, 8]" in capsys.readouterr().err
 
 
+def test_a_report_without_a_folder_is_refused_before_the_work(tmp_path, capsys):
+    pair = [str(residual_network()), str(digits(Copy.QDQ))]
+    target = tmp_path / "gone" / "report.json"
+    # No data is given: what is said first is that nothing could be written.
+    assert run(["explain", *pair, "--json", str(target)]) == 2
+    assert "no such folder" in capsys.readouterr().err
+
+
 def test_user_mistakes_are_one_line(tmp_path, capsys):
     junk = tmp_path / "junk.onnx"
     junk.write_bytes(b"this is not a model at all")

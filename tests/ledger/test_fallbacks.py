@@ -140,6 +140,22 @@ FAULTS = {
         BadInput,
         "one of mse, cosine, kl",
     ),
+    "quantized twice": (
+        digits_copy,
+        digits_copy,
+        held_out(4),
+        {},
+        ModelsDiffer,
+        "quantized itself",
+    ),
+    "labels of another name": (
+        residual_network,
+        digits_copy,
+        held_out(4),
+        {"label_name": "truth"},
+        DataMismatch,
+        "'truth'",
+    ),
     "nan in a weight": (nan_weight, digits_copy, held_out(4), {}, NonFiniteValue, "1, 2"),
 }
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from foldmark.cli.data_option import DATA_HELP, LABELS_HELP, parse_data, parse_labels
-from foldmark.cli.json_option import JSON_HELP, write_json
+from foldmark.cli.json_option import JSON_HELP, check_json, write_json
 from foldmark.cli.progress import shown_progress
 from foldmark.ledger.metrics import Metric
 from foldmark.report.explain import explain
@@ -60,6 +60,7 @@ def command(
     foldmark explain --quantized-only model.int8.onnx --data random:16
     """
     exact, quantized = _two(models, quantized_only)
+    check_json(json_file)
     given, label_name = parse_labels(labels)
     with shown_progress("explaining") as advance:
         report = explain(

@@ -9,9 +9,18 @@ import click
 
 from foldmark.errors import FileUnreadable
 
-__all__ = ["JSON_HELP", "write_json"]
+__all__ = ["JSON_HELP", "check_json", "write_json"]
 
 JSON_HELP = 'Write everything as JSON to this file ("-": stdout, and nothing else there).'
+
+
+def check_json(target: str | None) -> None:
+    """Say before the work that a document will have no folder to be written to.
+
+    Raises FileUnreadable when the folder is missing.
+    """
+    if target not in (None, "-") and not Path(str(target)).parent.is_dir():
+        raise FileUnreadable("can't be written", where=str(target), got="no such folder")
 
 
 def write_json(document: dict[str, Any], target: str) -> None:

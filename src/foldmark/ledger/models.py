@@ -189,7 +189,15 @@ class Models:
             if way.takes(feeds):
                 return way
         pair = flatten_pair(self.exact or self.quantized, self.quantized, feeds)
-        way = Way(pair, self.exact is not None)
+        try:
+            way = Way(pair, self.exact is not None)
+        except ModelsDiffer:
+            if self.exact is not None and _is_quantized(self.exact):
+                raise ModelsDiffer(
+                    "the float model is quantized itself",
+                    todo="give the model that it was made from first",
+                ) from None
+            raise
         if self.exact is None and not way.graph.sites:
             raise NothingQuantized(
                 "only weights are quantized, and their errors show against the float model alone",
@@ -227,6 +235,13 @@ class Models:
                 "is not measured."
             )
             return None
+
+
+def _is_quantized(model: onnx.ModelProto) -> bool:
+    return any(
+        node.op_type.startswith(("DequantizeLinear", "DynamicQuantize", "QLinear"))
+        for node in model.graph.node
+    )
 
 
 def is_constant(site: Site) -> bool:

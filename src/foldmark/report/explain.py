@@ -7,7 +7,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from foldmark.errors import BadInput
+from foldmark.errors import BadInput, DataMismatch
 from foldmark.formats.onnx_file import ModelSource, read_model
 from foldmark.ledger.account import TOLERANCE, Account, AccountTaker
 from foldmark.ledger.choice import MetricChoice, check_same_outputs, choose_metric, has_elements
@@ -80,7 +80,10 @@ def explain(
     opened = open_data(data, models.widest, known, label_name, samples)
     count = opened.samples
     # What can't be read is said before anything long is run.
-    way = models.way(next(iter(opened.batches(1))).feeds)
+    looked_at = next(iter(opened.batches(1)))
+    if label_name != "labels" and looked_at.labels is None:
+        raise DataMismatch("no array of labels of this name", where=repr(label_name))
+    way = models.way(looked_at.feeds)
     size = batch_size or _batch_size(count, way.graph.is_dynamic)
     first, choice = choice_for(models, opened, size, metric, outputs)
     done = 0

@@ -18,13 +18,15 @@ _REASONS = 3
 _MOST = 0.8
 # A line that holds more than this of the change is what the verdict is about.
 _MAIN = 0.5
+# The float model's distance from itself, as rounding leaves it, over the quantized model's.
+_NOTHING = 1e-9
 
 
 def verdict(report: Findings) -> str:
     """Return the finding in one sentence."""
     metric = report.metric
     moved = f"{metric.title} moved from {number(metric.exact)} to {number(metric.quantized)}"
-    if metric.exact == 0:
+    if abs(metric.exact) <= _NOTHING * abs(metric.quantized):
         moved = f"{metric.title} rose to {number(metric.quantized)}"
     labels = report.labels
     if labels is not None:
@@ -171,7 +173,9 @@ def _interval(entry: Entry, total: float) -> str:
     if entry.interval is None or total == 0:
         return ""
     low, high = sorted(end / total * 100 for end in entry.interval)
-    return f"{low:.1f}..{high:.1f}"
+    if max(-low, high) < 1e4:
+        return f"{low:.1f}..{high:.1f}"
+    return f"{low:.0e}..{high:.0e}".replace("e+", "e")
 
 
 def _doubt(report: Findings) -> Iterable[str]:

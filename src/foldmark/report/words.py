@@ -25,6 +25,8 @@ def number(value: float, digits: int = 4) -> str:
 def percent(share: float, places: int = 1) -> str:
     """Return a share of the whole in per cent."""
     size = abs(share) * 100
+    if size >= 1e5:
+        return f"{share * 100:.0e} %"
     if size >= 1000:
         return f"{share * 100:,.0f} %"
     return f"{share * 100:.{places}f} %"
@@ -36,10 +38,17 @@ def counted(count: int, noun: str) -> str:
 
 
 def fitted(text: str, width: int) -> str:
-    """Return the text in `width` columns, its middle left out where it is longer."""
+    """Return the text in `width` columns, its middle left out where it is longer.
+
+    The first part of a path goes first, unless it has a number: what sets "encoder/layer.3/dense"
+    apart from others is what follows.
+    """
+    first, slash, rest = text.partition("/")
+    if len(text) > width and slash and not any(map(str.isdigit, first)):
+        text = f"…/{rest}"
     if len(text) <= width:
         return text
-    tail = (width - 1) * 2 // 3
+    tail = (width - 1) // 2
     return f"{text[: width - 1 - tail]}…{text[-tail:]}"
 
 
