@@ -429,6 +429,19 @@ def test_first_samples_without_elements_in_their_outputs():
     assert report.closure.total > 0
 
 
+def test_an_output_that_quantization_makes_longer_is_refused():
+    exact, near = selecting()
+    (w,) = (numpy_helper.to_array(t) for t in exact.graph.initializer if t.name == "w")
+    clear = np.ones((3, 2)) @ np.linalg.pinv(w)
+    # A sample whose second product is just below 0 until it is rounded.
+    tried = draw(4000, 4) * 3
+    rounded = np.rint(tried / 0.05) * 0.05
+    flips = ((tried @ w > 0) != (rounded @ w > 0)).any(1)
+    x = np.concatenate([clear, tried[flips][:1]]).astype(np.float32)
+    with pytest.raises(OutputNotComparable, match="its length follows the data"):
+        foldmark.explain(exact, near, {"x": x}, batch_size=1)
+
+
 def test_a_float_constant_that_changed_is_named_and_is_in_graph():
     net, plain = Network(), Network()
     w, b = draw(4, 4), draw(4)

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
+from foldmark.errors import OutputNotComparable
 from foldmark.graphs.emitter import Emitter
 from foldmark.ledger.choice import MetricChoice
 from foldmark.ledger.layout import Layout
@@ -55,7 +57,19 @@ class BatchTarget:
         return float(self.per_sample(outputs).values.sum())
 
     def per_sample(self, outputs: _Outputs) -> Measured:
-        """Return values and weights per sample, summed over outputs."""
+        """Return values and weights per sample, summed over outputs.
+
+        Raises OutputNotComparable when an output has another number of elements than in float.
+        """
+        for name, target in self.targets.items():
+            if outputs[name].size != prod(target.layout.whole):
+                raise OutputNotComparable(
+                    "its length follows the data, and differs between float and quantized",
+                    where=f"output {name!r}",
+                    got=str(list(outputs[name].shape)),
+                    expected=str(list(target.layout.whole)),
+                    todo="compare another output (--output)",
+                )
         each = [measure(target, outputs[name]) for name, target in self.targets.items()]
         values, weights = [m.values for m in each], [m.weights for m in each]
         return Measured(np.sum(values, axis=0), np.sum(weights, axis=0))
