@@ -2,12 +2,12 @@
 
 from math import inf
 from threading import Lock
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from foldmark.errors import InvalidScheme, NonFiniteValue
+from foldmark.errors import DataMismatch, InvalidScheme, NonFiniteValue
 from foldmark.exact.catalog import FLOAT32, FLOAT64
 from foldmark.exact.number import IntegerFormat
 from foldmark.exact.rounding import Rounding
@@ -41,6 +41,10 @@ __all__ = [
 ]
 
 
+_WHOLE: Final = (1 << 53) - 1
+"""The largest code that a float64 can't have been rounded to."""
+
+
 def codes_dtype(codes: IntegerFormat) -> np.dtype[Any]:
     """Return the smallest integer dtype that holds the codes of a format, one code an element."""
     kind = "i" if codes.signed else "u"
@@ -71,7 +75,7 @@ class CodesJob:
 
     The rule must be definite: `rule.for_data(format_of(values.dtype))`. `place` tells the steps
     and offsets of some blocks, `run` computes the codes of a piece of them. After all pieces have
-    run, `beyond` says whether an unclipped code was too large for the dtype.
+    run, `beyond` holds where unclipped codes were too large for the dtype.
     """
 
     def __init__(
@@ -89,7 +93,7 @@ class CodesJob:
         self.read = reader(values, layout)
         self.codes = layout.empty(dtype)
         self.rows = layout.dense_rows_of(self.codes)
-        self.beyond = False
+        self.beyond: list[int] = []
         self.refused: list[int] = []
         self.lock = Lock()
         self._work = work
@@ -127,7 +131,10 @@ class CodesJob:
             return
         scaled = self._before_rounding(source, *parameters)
         special = [] if clean else self._special(numbers, scaled, piece)
-        self._store(scaled, *parameters, out)
+        beyond = self._store(scaled, *parameters, out)
+        if beyond.any():
+            with self.lock:
+                self.beyond.append(first_place(beyond, piece, self.layout))
         for places, code in special:
             out[places] = code
 
@@ -153,10 +160,13 @@ class CodesJob:
     def finish(self) -> Codes:
         """Return the codes once every piece has run.
 
-        Raises NonFiniteValue naming the first index that has no code.
+        Raises NonFiniteValue naming the first index that has no code, DataMismatch naming the
+        first whose unclipped code has more bits than are computed with.
         """
         if self.refused:
             raise_non_finite(self.values, min(self.refused))
+        if self.beyond:
+            raise_too_large(self.values, min(self.beyond))
         return self.codes
 
     def _parameters(self, piece: Piece) -> tuple[NDArray[np.int64], Floats, Floats, int]:
@@ -179,11 +189,8 @@ class CodesJob:
         codes, work = self.rule.codes, self._work.type
         if self._clips():
             return work(codes.minimum), work(codes.maximum)
-        low, high = int(np.iinfo(self.codes.dtype).min), int(np.iinfo(self.codes.dtype).max)
-        # The largest int64 is no float64; the one below it is.
-        return work(low), work(high) if int(work(high)) == high else np.nextafter(
-            work(high), work(0)
-        )
+        limits = np.iinfo(self.codes.dtype)
+        return work(max(int(limits.min), -_WHOLE)), work(min(int(limits.max), _WHOLE))
 
     def _before_rounding(
         self, source: Floats, where: NDArray[np.int64], step: Floats, offset: Floats, segment: int
@@ -198,7 +205,7 @@ class CodesJob:
                 half = 0.5 if self.rule.order == ZeroOrder.WITH_HALF else 0.0
                 scale(source, where, step, segment, scaled)
                 self._round_step(scaled)
-                loops.add(scaled, where, offset + self._work.type(half), segment, scaled)
+                self._add(scaled, where, offset + self._work.type(half), segment)
             case ZeroOrder.FUSED if self._narrow():
                 steps = expanded(step, where, segment, scaled.shape)
                 offsets = expanded(offset, where, segment, scaled.shape)
@@ -228,6 +235,18 @@ class CodesJob:
         loops.divide(source, where, step, segment, out)
         if self.rule.zero_divisor == ZeroDivisor.ZERO and not step.all():
             out[expanded(step, where, segment, out.shape) == 0] = 0
+
+    def _add(self, scaled: Floats, where: NDArray[np.int64], offset: Floats, segment: int) -> None:
+        """Add offsets in place.
+
+        A sum of two numbers of the precision may be rounded twice, to float64 and then to it;
+        offsets of more bits, like 257 in bfloat16, make midpoints that may not.
+        """
+        if self._narrow() and not np.array_equal(rounded(offset, self.precision), offset):
+            addends = expanded(offset, where, segment, scaled.shape)
+            scaled[...] = fused_multiply_add(scaled, 1.0, addends, self.precision)
+        else:
+            loops.add(scaled, where, offset, segment, scaled)
 
     def _clips(self) -> bool:
         """Whether codes are held in range; a cast to int32 always ends in a clip."""
@@ -260,8 +279,11 @@ class CodesJob:
         offset: Floats,
         segment: int,
         out: Codes,
-    ) -> None:
-        """Round real codes, add the zero point if it comes now, clip, and write them."""
+    ) -> NDArray[np.bool_]:
+        """Round real codes, add the zero point if it comes now, clip, and write them.
+
+        Returns where a code that is not clipped was too large for the dtype.
+        """
         del step
         loops.round_in_place(scaled.reshape(-1), self.rule.rounding)
         if self.rule.order != ZeroOrder.AFTER_ROUNDING:
@@ -270,10 +292,11 @@ class CodesJob:
             _wrap_int32(scaled, expanded(offset, where, segment, scaled.shape))
             offset = np.zeros_like(offset)
         low, high = self._limits()
-        if not self._clips():
-            codes = scaled + expanded(offset, where, segment, scaled.shape)
-            self.beyond |= bool(((codes < low) | (codes > high)).any())
         loops.store(scaled, where, offset, segment, low, high, out)
+        if self._clips():
+            return np.zeros((1, 1), bool)
+        codes = scaled + expanded(offset, where, segment, scaled.shape)
+        return np.isfinite(codes) & ((codes < low) | (codes > high))
 
     def _special(
         self, numbers: Floats, scaled: Floats, piece: Piece
@@ -303,6 +326,17 @@ def raise_non_finite(values: NDArray[Any], place: int) -> None:
         f"{what} has no code under this rule",
         where=f"index {place if values.ndim == 1 else list(index)}",
         got=str(value),
+    )
+
+
+def raise_too_large(values: NDArray[Any], place: int) -> None:
+    """Raise DataMismatch for the number at a place in C order whose code is too large."""
+    index = tuple(int(i) for i in np.unravel_index(place, values.shape))
+    raise DataMismatch(
+        "the code of this number needs more than 53 bits, and the rule does not clip",
+        where=f"index {place if values.ndim == 1 else list(index)}",
+        got=str(float(values[index])),
+        todo="choose a rule that clips, or foldmark.exact, which computes it",
     )
 
 
