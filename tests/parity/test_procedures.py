@@ -33,6 +33,8 @@ def rows(length: int, count: int = 12) -> np.ndarray:
 
 SEARCHES = [
     (searches.quantize_mlx, exact_searches.quantize_mlx),
+    (searches.quantize_mlx_metal, exact_searches.quantize_mlx_metal),
+    (codebooks.quantize_fp4_on_cuda, exact_codebooks.quantize_fp4_on_cuda),
     (searches.quantize_k_quant, exact_searches.quantize_k_quant),
     (searches.quantize_gptq_mse_symmetric, exact_searches.quantize_gptq_mse_symmetric),
     (searches.quantize_gptq_mse_asymmetric, exact_searches.quantize_gptq_mse_asymmetric),

@@ -194,6 +194,8 @@ _FAST_FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "nncf_asymmetric_ranges": _ranges(fast_fake_quantize.nncf_asymmetric_ranges),
     "BITSANDBYTES_NF4_BLOCK": _with_codebook(NF4),
     "BITSANDBYTES_FP4_BLOCK": _with_codebook(BITSANDBYTES_FP4),
+    "BITSANDBYTES_FP4_BLOCK_CUDA": _by_rows(fast_codebooks.quantize_fp4_on_cuda),
+    "MLX_METAL_AFFINE_4": _by_rows(fast_searches.quantize_mlx_metal),
     "MLX_AFFINE_4": _by_rows(fast_searches.quantize_mlx),
     "GPTQ_UINT4_ASYMMETRIC_MSE": _by_rows(fast_searches.quantize_gptq_mse_asymmetric),
     "GPTQ_UINT4_SYMMETRIC_MSE": _by_rows(fast_searches.quantize_gptq_mse_symmetric),

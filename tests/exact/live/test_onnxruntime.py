@@ -144,6 +144,35 @@ def test_quantize_linear(operator: Operator, codes: int, kind: int) -> None:
             assert ours == theirs.tolist()
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.1, 0.00214854861])
+@pytest.mark.parametrize("zero", [0, 3, -128])
+def test_the_reference_evaluator(scale: float, zero: int) -> None:
+    from onnx.reference import ReferenceEvaluator
+
+    given = helper.make_tensor_value_info
+    node = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])
+    inputs = [
+        given("x", TensorProto.FLOAT, [None]),
+        given("s", TensorProto.FLOAT, []),
+        given("z", TensorProto.INT8, []),
+    ]
+    output = given("y", TensorProto.INT8, [None])
+    graph = helper.make_graph([node], "reference", inputs, [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    step = np.float32(scale)
+    ties = (np.arange(-40, 40) + 0.5).astype(np.float32) * step
+    huge = np.float32([3e9, -3e9, 1e38, -1e38, np.inf, -np.inf, np.nan, 2147483648, 2147483520])
+    values = np.concatenate([ties, np.nextafter(ties, np.float32(9)), huge, huge * step])
+    with np.errstate(all="ignore"):
+        feeds = {"x": values, "s": np.array(step), "z": np.array(zero, np.int8)}
+        theirs = ReferenceEvaluator(model).run(None, feeds)[0].tolist()
+    affine = rules.ONNX_REFERENCE_QUANTIZELINEAR_INT8.affine
+    assert quantize(values.tolist(), float(step), zero, affine) == theirs
+    # What saturates instead of wrapping is another rule, and these values tell them apart.
+    saturating = rules.ONNXRUNTIME_QUANTIZELINEAR_INT8.affine
+    assert quantize(values.tolist(), float(step), zero, saturating) != theirs
+
+
 def test_dynamic_quantize_linear() -> None:
     given = helper.make_tensor_value_info
     session = session_of(

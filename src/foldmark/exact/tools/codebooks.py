@@ -37,8 +37,16 @@ def dequantize_with_codebook(group: QuantizedGroup, codebook: Codebook) -> list[
 
 # Borders between the magnitudes of FP4 in ascending order, as its CUDA kernel writes them, and the
 # codes between them.
-_CUDA_BORDERS = (0.00260417, 0.0859375, 0.20833333, 0.29166667, 0.4166667, 0.583333, 0.8333333)
-_CUDA_CODES = (0, 1, 6, 7, 4, 5, 2, 3)
+FP4_BORDERS_ON_CUDA: Final = (
+    0.00260417,
+    0.0859375,
+    0.20833333,
+    0.29166667,
+    0.4166667,
+    0.583333,
+    0.8333333,
+)
+FP4_CODES_ON_CUDA: Final = (0, 1, 6, 7, 4, 5, 2, 3)
 
 
 def quantize_fp4_on_cuda(values: Sequence[float], data: FloatFormat) -> QuantizedGroup:
@@ -53,11 +61,11 @@ def quantize_fp4_on_cuda(values: Sequence[float], data: FloatFormat) -> Quantize
             raise NonFiniteValue("not a number", where=f"index {index}", got=str(value))
     largest = max((abs(v) for v in values), default=0.0)
     reciprocal = divide(1.0, largest) if largest else 0.0
-    borders = [FLOAT32.round(border) for border in _CUDA_BORDERS]
+    borders = [FLOAT32.round(border) for border in FP4_BORDERS_ON_CUDA]
     codes = []
     for value in values:
         scaled = min(max(multiply(value, reciprocal), -1.0), 1.0)
-        magnitude = _CUDA_CODES[bisect_left(borders, abs(scaled))]
+        magnitude = FP4_CODES_ON_CUDA[bisect_left(borders, abs(scaled))]
         codes.append(magnitude + 8 if scaled < 0 else magnitude)
     return QuantizedGroup(tuple(codes), largest, 0)
 

@@ -275,10 +275,10 @@ ONNXRUNTIME_QUANTIZELINEAR_UINT16: Final = _quantize_linear(UINT16)
 ONNXRUNTIME_QUANTIZELINEAR_INT4: Final = _quantize_linear(INT4)
 ONNXRUNTIME_QUANTIZELINEAR_UINT4: Final = _quantize_linear(UINT4)
 
-# Until 1.29 float16 input was cast to an integer without being rounded first.
+# Until 1.29 float16 input was divided in float32 and cast to an integer without being rounded.
 ONNXRUNTIME_1_29_QUANTIZELINEAR_INT8_FLOAT16: Final = Operator(
     name="ONNXRUNTIME_1_29_QUANTIZELINEAR_INT8_FLOAT16",
-    affine=AffineRule(codes=INT8, rounding=Rounding.TOWARD_ZERO, precision=FLOAT16),
+    affine=AffineRule(codes=INT8, rounding=Rounding.TOWARD_ZERO),
     source="core/providers/cpu/quantization/quantize_linear.cc",
     versions="onnxruntime 1.20 to 1.29",
 )

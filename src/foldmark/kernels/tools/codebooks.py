@@ -3,6 +3,8 @@
 Exact twin: foldmark.exact.tools.codebooks.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,12 @@ from numpy.typing import NDArray
 
 from foldmark.errors import NonFiniteValue
 from foldmark.exact.number import Codebook
+from foldmark.exact.tools.codebooks import FP4_BORDERS_ON_CUDA, FP4_CODES_ON_CUDA
 from foldmark.kernels.fold import QuantizedGroup
 from foldmark.kernels.threads import each
 from foldmark.kernels.tools.blocks import Singles, as_rows
 
-__all__ = ["dequantize_with_codebook", "quantize_with_codebook"]
+__all__ = ["dequantize_with_codebook", "quantize_fp4_on_cuda", "quantize_with_codebook"]
 
 _ROWS = 1 << 10
 
@@ -27,6 +30,30 @@ def quantize_with_codebook(values: NDArray[Any], codebook: Codebook) -> Quantize
     A block of zeros gets the code of 0 and the scale 0. Raises NonFiniteValue for NaN.
     Exact twin: foldmark.exact.tools.codebooks.quantize_with_codebook.
     """
+    return _quantize_scaled(values, partial(encode, codebook=codebook))
+
+
+def quantize_fp4_on_cuda(values: NDArray[Any]) -> QuantizedGroup:
+    """Return the codes of FP4 by magnitude and sign, and the largest magnitudes.
+
+    values  (blocks, n);  ->  codes (blocks, n), scale (blocks,), zero point 0
+
+    A border belongs to the smaller magnitude, whatever the sign. Raises NonFiniteValue for NaN.
+    Exact twin: foldmark.exact.tools.codebooks.quantize_fp4_on_cuda.
+    """
+    return _quantize_scaled(values, _by_magnitude)
+
+
+def _by_magnitude(values: Singles) -> NDArray[np.uint8]:
+    rank = np.searchsorted(np.array(FP4_BORDERS_ON_CUDA, np.float32), np.abs(values), "left")
+    sign = (values < 0).astype(np.uint8) << np.uint8(3)
+    return np.array(FP4_CODES_ON_CUDA, np.uint8)[rank] + sign
+
+
+def _quantize_scaled(
+    values: NDArray[Any], encoded: Callable[[Singles], NDArray[np.uint8]]
+) -> QuantizedGroup:
+    """Return the codes of x * fl(1 / max |x|), which lies in -1..1, and the largest magnitudes."""
     rows = as_rows(values)
     if np.isnan(rows.max()):
         place = [int(i) for i in np.unravel_index(np.argmax(np.isnan(rows)), rows.shape)]
@@ -40,7 +67,7 @@ def quantize_with_codebook(values: NDArray[Any], codebook: Codebook) -> Quantize
         with np.errstate(all="ignore"):
             reciprocal = np.where(largest > 0, one / largest, none)
             scaled = np.clip(part * reciprocal[:, None], -one, one)
-        codes[first : first + _ROWS] = encode(scaled, codebook)
+        codes[first : first + _ROWS] = encoded(scaled)
         scale[first : first + _ROWS] = largest
 
     each(run, range(0, rows.shape[0], _ROWS))

@@ -52,7 +52,15 @@ def quantize_mlx(values: NDArray[Any]) -> QuantizedGroup:
 
     Exact twin: foldmark.exact.tools.searches.quantize_mlx.
     """
-    return quantize_rows_by(_mlx, values, np.float32)
+    return quantize_rows_by(partial(_mlx, False), values, np.float32)
+
+
+def quantize_mlx_metal(values: NDArray[Any]) -> QuantizedGroup:
+    """Quantize rows as `quantize_mlx`, high ends from 0 on, ties away from zero.
+
+    Exact twin: foldmark.exact.tools.searches.quantize_mlx_metal.
+    """
+    return quantize_rows_by(partial(_mlx, True), values, np.float32)
 
 
 @compiled
@@ -179,20 +187,35 @@ def _held_after(number: np.float32, zero: np.float32) -> Any:
 
 
 @compiled
-def _mlx(rows: Singles, codes: Bytes, scales: Singles, zeros: Singles) -> None:
+def _whole(number: np.float32, away: bool) -> Any:
+    """Round to a whole number, ties to even or away from zero; NaN is 0."""
+    if np.isnan(number):
+        return np.float32(0)
+    if not away:
+        return np.rint(number)
+    cut = np.trunc(number)
+    half = np.float32(0.5)
+    up = np.float32(1) if number - cut >= half else np.float32(0)
+    return cut - np.float32(1) if number - cut <= -half else cut + up
+
+
+@compiled
+def _mlx(metal: bool, rows: Singles, codes: Bytes, scales: Singles, zeros: Singles) -> None:
     for r in range(rows.shape[0]):
         x = rows[r]
         low, high = x[0], x[0]
         for i in range(x.size):
             low, high = min(low, x[i]), max(high, x[i])
+        high = max(high, np.float32(0)) if metal else high
         scale = max((high - low) / np.float32(15), np.float32(1e-7))
         edge = low
         if not abs(low) > abs(high):
             scale, edge = -scale, high
-        steps = np.rint(edge / scale)
+        steps = _whole(edge / scale, metal)
         bias = np.float32(0)
         if steps != 0:
             scale, bias = edge / steps, edge
         for i in range(x.size):
-            codes[r, i] = np.uint8(_held((x[i] - bias) / scale))
+            code = _whole((x[i] - bias) / scale, metal)
+            codes[r, i] = np.uint8(min(max(code, np.float32(0)), np.float32(15)))
         scales[r], zeros[r] = scale, bias
