@@ -7,7 +7,7 @@ rounded once, to the precision that the rule names.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import inf, isinf, isnan, nan
+from math import inf, isfinite, isinf, isnan, nan
 from typing import assert_never
 
 from foldmark.errors import InvalidScheme, NonFiniteValue
@@ -116,7 +116,7 @@ def code_of(value: float, grid: Grid, rule: AffineRule, data: FloatFormat = FLOA
     if rule.infinity == Infinity.RAISE and isinf(value):
         raise NonFiniteValue("infinity has no code under this rule", got=str(value))
     number = real_code_of(value, grid, rule, data)
-    if isnan(number):
+    if isnan(number) and not rule.casts_nan:
         return _code_of_nan(rule)
     added = int(grid.offset) if rule.order == ZeroOrder.AFTER_ROUNDING else 0
     if rule.infinity == Infinity.CAST_TO_INT32:
@@ -261,5 +261,5 @@ def _code_of_nan(rule: AffineRule) -> int:
 
 def _cast_to_int32(number: float, rounding: Rounding) -> int:
     """Return what x86 makes of a float cast to int32: -2^31 for all that does not fit."""
-    whole = inf if isinf(number) else round_to_int(Fraction(number), rounding)
+    whole = round_to_int(Fraction(number), rounding) if isfinite(number) else inf
     return int(whole) if INT32.minimum <= whole <= INT32.maximum else INT32.minimum

@@ -248,7 +248,10 @@ class Infinity(Enum):
 
     RAISE = "an error that names the first index, for infinity; saturation for finite values"
     SATURATE = "the highest or the lowest code"
-    CAST_TO_INT32 = "what a cast to int32 gives on x86: -2^31 for both signs, from 2^31 on"
+    CAST_TO_INT32 = (
+        "what a cast to int32 gives on x86: -2^31 for both signs, from 2^31 on; "
+        "with NotANumber.LOWEST for NaN too, before the zero point is added"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +288,11 @@ class AffineRule:
     zero_divisor: ZeroDivisor = ZeroDivisor.INFINITE
     nan: NotANumber = NotANumber.RAISE
     infinity: Infinity = Infinity.RAISE
+
+    @property
+    def casts_nan(self) -> bool:
+        """Whether NaN becomes the lowest int32, which a negative zero point wraps around."""
+        return self.infinity == Infinity.CAST_TO_INT32 and self.nan == NotANumber.LOWEST
 
     @property
     def zero_is_real(self) -> bool:

@@ -311,7 +311,7 @@ class CodesJob:
         if refused.any():
             with self.lock:
                 self.refused.append(first_place(refused, piece, self.layout))
-        found = [(nan, _code_of_nan(self.rule))]
+        found = [] if self.rule.casts_nan else [(nan, _code_of_nan(self.rule))]
         if self.rule.infinity != Infinity.CAST_TO_INT32:
             found += [(scaled == inf, codes.maximum), (scaled == -inf, codes.minimum)]
         return found
