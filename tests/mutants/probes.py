@@ -149,7 +149,7 @@ def _of_operator(operator: Operator, data: FloatFormat) -> Iterator[Probe]:
         yield Probe(tuple(n / 2 * scale for n in range(-41, 42, 2)), data, scale, 0)
     for scale in (0.1, 0.3, 0.7, 0.00214854861, 0.0, 1e-40):
         rounded = data.round(scale)
-        ties = [data.round(n / 2 * rounded) for n in range(-41, 42, 2)]
-        near = [number for tie in ties for number in _beside(tie, data)]
+        borders = [data.round(n / 2 * rounded) for n in range(-41, 42)]  # ties, and whole steps
+        near = [number for border in borders for number in _beside(border, data)]
         for zero_point in (0, 1, 3, -5):
             yield Probe((0.0, *near), data, rounded, zero_point)
