@@ -5,7 +5,9 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import save_file
 
 from foldmark.cli.main import run
@@ -271,6 +273,30 @@ def test_pieces_do_not_change_the_report(
     magnitude = np.where(belongs, np.abs(codes.astype(int)), -1)
     assert whole.setter is not None
     assert magnitude[whole.setter.index] == magnitude.max()
+
+
+@pytest.mark.parametrize(
+    ("scale", "words"),
+    [(0, "zero"), (-0.5, "negative"), (np.nan, "NaN"), (np.inf, "infinite"), (1e-40, "subnormal")],
+)
+@pytest.mark.parametrize("operator", ["QuantizeLinear", "DequantizeLinear"])
+def test_scales_of_activations(
+    scale: float, words: str, operator: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A model whose activations are scaled by nothing that is a scale; no weight in it."""
+    kinds = (TensorProto.FLOAT, TensorProto.INT8)
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["x", "s"], ["y"], name="n")],
+        "g",
+        [helper.make_tensor_value_info("x", kinds[operator == "DequantizeLinear"], [4])],
+        [helper.make_tensor_value_info("y", kinds[operator == "QuantizeLinear"], [4])],
+        [numpy_helper.from_array(np.float32(scale), "s")],
+    )
+    onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
+    inspection = inspect_artefact(open_artefact(tmp_path / "m.onnx"))
+    assert f"{operator} 'n': its scale is {words}" in " ".join(inspection.warnings)
+    assert run(["inspect", str(tmp_path / "m.onnx")]) == 0
+    assert words in capfd.readouterr().out
 
 
 def test_the_command(file: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -32,10 +32,11 @@ def _verdict(inspection: Inspection) -> str:
     size = _bytes(artefact.size)
     warnings = len(inspection.warnings) + sum(len(r.warnings) for r in inspection.reports)
     if not quantized:
-        sentence = (
-            f"{name} ({artefact.format_name}, {size}) holds {len(artefact.tensors)} tensors, "
-            "none of them quantized"
-        )
+        count = len(artefact.tensors)
+        held = f"{count} tensors, none of them quantized"
+        if count < 2:
+            held = "1 tensor, which is not quantized" if count else "no tensors"
+        sentence = f"{name} ({artefact.format_name}, {size}) holds {held}"
     else:
         weights = sum(r.tensor.elements for r in quantized)
         bits = 8 * sum(r.tensor.nbytes for r in quantized) / max(1, weights)

@@ -72,6 +72,7 @@ _CODE_TYPES = frozenset(
         _Proto.FLOAT8E5M2,
     }
 )
+_SCALE_TYPES = (_Proto.FLOAT, _Proto.FLOAT16, _Proto.BFLOAT16)
 # Shorter tensors are not looked for in the file: their bytes could stand anywhere.
 _FINDABLE = 64
 _SEARCHES = 8
@@ -102,6 +103,18 @@ _SLOTS: Mapping[str, tuple[_Slot, ...]] = {
     "MatMulIntegerToFloat": (_Slot(1, 3, 5, -1),),
     "QAttention": (_Slot(1, 4, 7, -1),),
     "DynamicQuantizeLSTM": (_Slot(1, 8, 9, -1), _Slot(2, 10, 11, -1)),
+}
+
+
+# operator -> the inputs that are scales of activations
+_ACTIVATION_SCALES: Mapping[str, tuple[int, ...]] = {
+    "QuantizeLinear": (1,),
+    "DequantizeLinear": (1,),
+    "QLinearConv": (1, 6),
+    "QLinearMatMul": (1, 4, 6),
+    "QGemm": (1, 7),
+    "QLinearAdd": (1, 4, 6),
+    "QLinearMul": (1, 4, 6),
 }
 
 
@@ -154,7 +167,44 @@ def read_onnx(path: Path) -> Artefact:
     metadata |= {prop.key: prop.value for prop in model.metadata_props}
     opset = max((entry.version for entry in model.opset_import if not entry.domain), default=0)
     metadata["opset"] = str(opset)
-    return Artefact(path, "ONNX", files, tuple(tensors), max(0, header), metadata)
+    weight_scales = {id(weight.scale) for weight in found}
+    warnings = tuple(_scale_warnings(graph, weight_scales))
+    return Artefact(path, "ONNX", files, tuple(tensors), max(0, header), metadata, warnings)
+
+
+def _scale_warnings(graph: _Graph, weight_scales: set[int]) -> Iterator[str]:
+    """Name the scales of activations that are none; those of weights are looked at with them."""
+    seen: set[int] = set()
+    for node in graph.nodes:
+        for place in _ACTIVATION_SCALES.get(node.op_type, ()):
+            scale = graph.constant(node, place)
+            if scale is None or id(scale) in weight_scales | seen:
+                continue
+            seen.add(id(scale))
+            if scale.data_type in _SCALE_TYPES:
+                fault = _fault_of(tensor_array(scale))
+                if fault:
+                    yield f"{node.op_type} {_called(node)!r}: its scale is {fault}"
+
+
+def _called(node: onnx.NodeProto) -> str:
+    return node.name or (node.output[0] if node.output else "")
+
+
+def _fault_of(scale: Array) -> str:
+    numbers = scale.astype(np.float32).reshape(-1)
+    normal = 2.0**-14 if scale.dtype == np.float16 else 2.0**-126
+    size = np.abs(numbers)
+    for fault, found in (
+        ("NaN: so is all behind it", np.isnan(numbers)),
+        ("infinite: every value becomes zero or NaN", np.isinf(numbers)),
+        ("zero: values are divided by it", numbers == 0),
+        ("negative, which tools do not agree on", numbers < 0),
+        (f"subnormal in {scale.dtype.name}: some tools flush it to zero", size < normal),
+    ):
+        if found.any():
+            return fault
+    return ""
 
 
 def _collect(graph: onnx.GraphProto, into: _Graph) -> None:
