@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from foldmark.cli.main import run
 from foldmark.compare import diff as diff_module
@@ -288,6 +288,32 @@ def test_files_that_have_nothing_in_common(files: tuple[Path, Path, Path], tmp_p
         compared(files[0], path)
     with pytest.raises(NothingQuantized):
         compared(files[2], files[2])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("scale", [0.0, np.nan, np.inf])
+def test_numbers_that_are_none_are_said_plainly(
+    files: tuple[Path, Path, Path], tmp_path: Path, scale: float, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arrays = load_file(files[0])
+    for name in arrays:
+        if name.endswith("_scale"):
+            arrays[name][:] = scale
+    save_file(arrays, tmp_path / "odd.safetensors")
+    odd, plain, original = (str(p) for p in (tmp_path / "odd.safetensors", files[1], files[2]))
+    assert run(["diff", odd, plain, "--float", original]) == 0
+    out, err = capfd.readouterr()
+    assert out.startswith("A and B differ in 3 of the 3 weights that both have")
+    assert not err
+
+
+def test_a_float_model_of_something_else_is_said(
+    files: tuple[Path, Path, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    save_file({"x.weight": np.ones((3, 3), np.float32)}, tmp_path / "other.safetensors")
+    other = str(tmp_path / "other.safetensors")
+    assert run(["diff", str(files[0]), str(files[1]), "--float", other]) == 0
+    assert "the float model holds none of them" in " ".join(capfd.readouterr().out.split())
 
 
 def test_the_command(files: tuple[Path, Path, Path], capfd: pytest.CaptureFixture[str]) -> None:

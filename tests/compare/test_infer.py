@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from foldmark.compare.account import open_fields
 from foldmark.compare.fit import Fit, fit_tensor
 from foldmark.compare.infer import infer_rule, matching_rules
 from foldmark.compare.observed import observe
@@ -105,6 +106,39 @@ def test_the_best_option_names_the_codes_it_misses() -> None:
     assert not found.is_exact
     assert found.affine.agree == found.affine.total - 1
     assert found.mismatch.tolist() == [3 * 96 + 4]
+
+
+def test_blocks_without_a_code_do_not_hide_the_rule() -> None:
+    """Converters give channels of nearly nothing a scale by other needs."""
+    weights = WEIGHTS.copy()
+    weights[[3, 9]] *= np.float32(1e-30)
+    values, layout = values_of(ONNXRUNTIME_WEIGHT_INT8, weights, (1, 96))
+    values.codes[[3, 9]] = 0
+    assert values.scale is not None
+    values.scale[[3, 9]] = np.float32(1.7e-8)
+    found = infer_rule(observe(values, layout, weights))
+    assert not found.names
+    assert found.dead == 2
+    assert "ONNXRUNTIME_WEIGHT_INT8" in found.names_alive
+    values.scale[5] *= np.float32(1.01)
+    assert not infer_rule(observe(values, layout, weights)).names_alive
+
+
+def test_ties_are_counted() -> None:
+    weights = np.tile(np.float32([1, 1.5 / 128, 2.5 / 128, 3.5 / 128]), (4, 24))
+    base = ONNXRUNTIME_WEIGHT_INT8
+    rule = replace(base, scale=replace(base.scale, denominator=128))
+    fit = fit_tensor(*stored(rule, weights))
+    assert not any("no tie" in words for words in open_fields(fit))
+    weights = np.tile(np.float32([1, 1.5 / 128, 3.5 / 128, 1.25 / 128]), (4, 24))
+    (words,) = [w for w in open_fields(fit_tensor(*stored(rule, weights))) if "ties" in w]
+    assert words == "rounding of ties: 192 in this tensor, none of which decides"
+
+
+def stored(rule: Rule, weights: np.ndarray) -> tuple[StoredTensor, np.ndarray]:
+    values, layout = values_of(rule, weights, (1, weights.shape[1]))
+    tensor = StoredTensor("w", weights.shape, layout, (), {Part.CODES: 1}, lambda a, b: values)
+    return tensor, weights
 
 
 def test_codes_that_are_rounded_need_no_suspect() -> None:

@@ -1,6 +1,9 @@
 """A rule known by what it is consistent with, in words: what is certain, what is open, and why."""
 
+import numpy as np
+
 from foldmark.compare.difference import (
+    Features,
     affine_features,
     features_in_common,
     scale_features,
@@ -10,6 +13,7 @@ from foldmark.compare.difference import (
 from foldmark.compare.fit import Fit
 from foldmark.compare.residuals import Suspect
 from foldmark.exact.rounding import Rounding
+from foldmark.exact.rule import ZeroOrder
 
 __all__ = ["describe_rule", "open_fields"]
 
@@ -53,12 +57,15 @@ def _rounding(fit: Fit) -> str:
 
 def _consistent(fit: Fit) -> str:
     assert fit.inference is not None
-    names = fit.inference.names
+    names, but = fit.inference.names, ""
+    if not names:
+        names = fit.inference.names_alive
+        but = f" but in {fit.inference.dead} blocks whose codes are all zero"
     if not names:
         return ""
     shown = ", ".join(names[:_NAMES_SHOWN])
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return f". Fits {shown}{more}"
+    return f". Fits {shown}{more}{but}"
 
 
 def open_fields(fit: Fit) -> list[str]:
@@ -75,11 +82,29 @@ def open_fields(fit: Fit) -> list[str]:
     for options in stages:
         for name in options[0] if options else ():
             values = dict.fromkeys(option[name] for option in options if name in option)
-            if len(values) > 1 and name == "rounding" and set(values) <= _NEAREST:
-                found.append("rounding of ties: no tie in this tensor")
+            if len(values) > 1 and name == "rounding" and _only_ties(options):
+                found.append(f"rounding of ties: {_ties(fit)}")
             elif len(values) > 1:
                 found.append(f"{name} ({len(values)} ways)")
     return found
 
 
+def _only_ties(options: tuple[Features, ...]) -> bool:
+    """Say whether all options round to nearest, by adding a half or otherwise."""
+    return all(o["rounding"] in _NEAREST or o["order"] in _WITH_HALF for o in options)
+
+
+def _ties(fit: Fit) -> str:
+    """Say how many of the elements looked at lie half way between two codes."""
+    assert fit.seen is not None
+    seen = fit.seen
+    if seen.real:
+        return "none that decides"
+    with np.errstate(all="ignore"):
+        steps = seen.values.astype(np.float32) / seen.scale.astype(np.float32)[:, None]
+        count = int(np.count_nonzero(steps - np.floor(steps) == np.float32(0.5)))
+    return f"{count:,} in this tensor, none of which decides" if count else "no tie in this tensor"
+
+
 _NEAREST = {Rounding.HALF_EVEN, Rounding.HALF_AWAY, Rounding.HALF_UP, Rounding.HALF_DOWN}
+_WITH_HALF = {ZeroOrder.WITH_HALF, ZeroOrder.SUBTRACTED_WITH_HALF}

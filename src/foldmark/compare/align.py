@@ -300,11 +300,11 @@ class _Finder:
         self, tensor: StoredTensor, other: tuple[StoredTensor, ...], arrangement: Arrangement
     ) -> float:
         """Return the cosine between two tensors on a sample of both."""
-        pair = self.sampler.pair(tensor, other, arrangement)
-        if pair is None:
-            return 0.0
-        one, two = (block.numbers.astype(np.float64).reshape(-1) for block in pair[:2])
         with np.errstate(all="ignore"):
+            pair = self.sampler.pair(tensor, other, arrangement)
+            if pair is None:
+                return 0.0
+            one, two = (block.numbers.astype(np.float64).reshape(-1) for block in pair[:2])
             scale = float(np.linalg.norm(one) * np.linalg.norm(two))
             return float(one @ two) / scale if scale > 0 and np.isfinite(scale) else 0.0
 

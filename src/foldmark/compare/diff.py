@@ -341,12 +341,13 @@ def fit_match(match: Match, weights: Array) -> tuple[Fit | None, Fit | None]:
         match: the two tensors.
         weights: their float original in the left one's layout.
     """
-    left = fit_tensor(match.left, weights) if match.left.layout.is_quantized else None
-    if len(match.right) != 1 or not match.right[0].layout.is_quantized:
-        return left, None
-    right = match.right[0]
-    own = turned(weights, right.shape, match)
-    return left, None if own is None else fit_tensor(right, own)
+    with np.errstate(all="ignore"):  # scales of zero, weights of NaN: compared, not judged
+        left = fit_tensor(match.left, weights) if match.left.layout.is_quantized else None
+        if len(match.right) != 1 or not match.right[0].layout.is_quantized:
+            return left, None
+        right = match.right[0]
+        own = turned(weights, right.shape, match)
+        return left, None if own is None else fit_tensor(right, own)
 
 
 def turned(weights: Array, shape: tuple[int, ...], match: Match) -> Array | None:
@@ -383,5 +384,5 @@ def _code_difference(
     if weights is None or one.steps is None or other.steps is None:
         return found
     weight = float(weights[first])
-    exact = [weight / float(steps[first]) for steps in (one.steps, other.steps)]
+    exact = [weight / s if s else None for s in (float(b[first]) for b in (one.steps, other.steps))]
     return replace(found, weight=weight, left_exact=exact[0], right_exact=exact[1])

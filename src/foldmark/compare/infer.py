@@ -80,6 +80,9 @@ class Inference:
 
     Attributes:
         names: rules of the catalogue that give every code, scale and zero point.
+        names_alive: rules that give all of them but in blocks whose codes are all zero; looked
+            for where no rule gives all.
+        dead: how many such blocks there are among those looked at.
         scale: how the scale follows from the block's ends; items are blocks.
         zero_point: how the zero point follows; items are blocks.
         affine: how codes follow from values; items are elements.
@@ -90,6 +93,8 @@ class Inference:
     """
 
     names: tuple[str, ...]
+    names_alive: tuple[str, ...]
+    dead: int
     scale: Stage[ScaleRule]
     zero_point: Stage[ZeroPointRule]
     affine: Stage[AffineRule]
@@ -117,6 +122,9 @@ def infer_rule(seen: Observation) -> Inference:
     """Search the rule behind an observation."""
     with np.errstate(all="ignore"):
         names = tuple(rule.name for rule in matching_rules(seen))
+        alive = (seen.codes != seen.zero[:, None]).any(axis=1) | seen.real
+        dead = int(np.count_nonzero(~alive))
+        some = () if names or not dead else _names_of(seen.part(alive))
         scale = _search_scale(seen)
         zero_point, pairs = _search_zero_point(seen, scale)
         grids = _Grids(seen)
@@ -128,7 +136,12 @@ def infer_rule(seen: Observation) -> Inference:
     left = [pair for pair in pairs if pair not in ruled_out]
     scale, zero_point = _only(scale, left, "scale"), _only(zero_point, left, "zero_point")
     together = tuple((pair.scale, pair.zero_point) for pair in left)
-    return Inference(names, scale, zero_point, affine, together, whole, decisive, np.sort(mismatch))
+    stages = scale, zero_point, affine
+    return Inference(names, some, dead, *stages, together, whole, decisive, np.sort(mismatch))
+
+
+def _names_of(seen: Observation) -> tuple[str, ...]:
+    return tuple(rule.name for rule in matching_rules(seen)) if len(seen.scale) else ()
 
 
 def _only(stage: Stage[T], pairs: list[_Pair], part: str) -> Stage[T]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import ml_dtypes
@@ -53,6 +53,16 @@ class Observation:
     codes_format: IntegerFormat
     scale_format: FloatFormat
     data: tuple[FloatFormat, ...]
+
+    def part(self, kept: Array) -> "Observation":
+        """Return the observation of some of its blocks.
+
+        Args:
+            kept: bool (blocks,).
+        """
+        parts: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        arrays = {name: part for name, part in parts.items() if isinstance(part, np.ndarray)}
+        return Observation(**(parts | {name: array[kept] for name, array in arrays.items()}))
 
     def first_is_low(self, tied: Array) -> Array:
         """Answer for blocks with ends equally far from zero which comes first."""

@@ -38,7 +38,7 @@ def render(diff: Diff, prices: Prices | None, *, everything: bool) -> str:
 
 def verdict(diff: Diff, prices: Prices | None) -> str:
     """Say what each side does and what the difference costs."""
-    changed = sum(tensor.distance > 0 for tensor in diff.tensors)
+    changed = sum(_differs(tensor) for tensor in diff.tensors)
     weights = counted(len(diff.tensors), "weight")
     said = _said(diff, prices)
     if not changed and not said:
@@ -50,11 +50,18 @@ def verdict(diff: Diff, prices: Prices | None) -> str:
         sentence += f". A {left}; B {right}."
     elif diff.original is None:
         sentence += "; name the float model (--float) to have the rules found."
+    elif len(diff.without_original) == len(diff.tensors):
+        sentence += "; the float model holds none of them, so that no rule can be found."
     else:
         sentence += ", in no decision that these weights can show."
     if prices is not None:
         sentence += " " + _worth(prices)
     return wrapped(printable(sentence))
+
+
+def _differs(tensor: TensorDiff) -> bool:
+    """Say whether numbers differ; NaN is no number, and differs."""
+    return tensor.distance != 0
 
 
 def _said(diff: Diff, prices: Prices | None) -> list[tuple[str, str, str]]:
@@ -267,7 +274,7 @@ def _quantized(diff: Diff, side: int) -> list[StoredTensor]:
 
 
 def _weights(diff: Diff, everything: bool) -> str:
-    changed = sorted((t for t in diff.tensors if t.distance > 0), key=_weight_error, reverse=True)
+    changed = sorted((t for t in diff.tensors if _differs(t)), key=_weight_error, reverse=True)
     if not changed:
         return ""
     known = diff.original is not None

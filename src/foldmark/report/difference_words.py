@@ -37,6 +37,8 @@ _AS_THEY_ARE = {
     ("rounding", "toward plus infinity"): "rounds toward plus infinity",
     ("method", "rounding"): "rounds to nearest",
     ("method", "rounding to nearest"): "rounds to nearest",
+    ("method", "other weights than these"): "holds other weights than the float model",
+    ("method", "something else"): "made codes that no rule explains",
     ("one place", "rounding to nearest"): "rounds to nearest everywhere",
 }
 
