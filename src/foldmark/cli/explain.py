@@ -29,7 +29,8 @@ _METRICS = tuple(metric.value for metric in Metric)
 @click.option(
     "--batch-size",
     type=click.IntRange(1),
-    help="Samples that run at once: memory is one batch. Default: an eighth, at most 32.",
+    help="Samples that run at once: memory is one batch, and intervals are over batches. Default: "
+    "1 up to 32 samples, up to 32 beyond; an eighth where scales are chosen at run time.",
 )
 @click.option(
     "--quantized-only", is_flag=True, help="There is no float model: explain activations alone."
