@@ -170,7 +170,9 @@ def _move(work: _Work) -> None:
     if MethodName.SMOOTHQUANT in work.recipe.methods:
         seen = _inputs(work, "smoothquant")
         schemes = _schemes(work.recipe)
-        work.model = smooth(work.model, seen, work.selection, schemes, work.account)
+        work.model = smooth(
+            work.model, seen, work.selection, schemes, work.account, mode=work.recipe.mode
+        )
 
 
 def _coder(work: _Work, columns: Mapping[str, NDArray[np.int64]]) -> Coder:
