@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+SMOOTH = "foldmark, smoothquant"
 FOLDMARK, ONNX_RUNTIME, SAME = "foldmark", "onnxruntime", "onnxruntime, same operators"
 ELSEWHERE = ("nncf", "aimet")
 MIN_MAX, PERCENTILE, ENTROPY = "min-max", "percentile", "entropy"
@@ -102,7 +103,7 @@ def interpreters(python: str | None, ranges: str) -> dict[str, str]:
     """Return tool -> interpreter for what can be compared here."""
     tools = {FOLDMARK: sys.executable, ONNX_RUNTIME: sys.executable, SAME: sys.executable}
     if python is not None and ranges == MIN_MAX:
-        tools |= dict.fromkeys(ELSEWHERE, python)
+        tools |= {SMOOTH: sys.executable} | dict.fromkeys(ELSEWHERE, python)
     return tools
 
 

@@ -24,15 +24,25 @@ _PERCENT = 99.99
 
 def foldmark(ranges: str) -> Run:
     """What `foldmark quantize --observer RANGES` does."""
+    return _foldmark(ranges)
+
+
+def foldmark_smooth(ranges: str) -> Run:
+    """With --method smoothquant, which NNCF applies to transformers by itself."""
+    return _foldmark(ranges, "smoothquant")
+
+
+def _foldmark(ranges: str, *methods: str) -> Run:
     from foldmark.calibrate.observers import Method, Observer
     from foldmark.recipes.quantize import quantize_model
-    from foldmark.recipes.recipe import Recipe
+    from foldmark.recipes.recipe import MethodName, Recipe
     from foldmark.recipes.save import save_model
 
     observer = Observer(Method(ranges), percentile=_PERCENT)
+    recipe = Recipe(observer=observer, methods=tuple(map(MethodName, methods)))
 
     def run(model: Path, data: Path, output: Path) -> None:
-        save_model(quantize_model(model, Recipe(observer=observer), data).model, output)
+        save_model(quantize_model(model, recipe, data).model, output)
 
     return run
 
@@ -142,6 +152,7 @@ def _batches(data: Path, size: int) -> Iterator[dict[str, np.ndarray]]:
 
 TOOLS: dict[str, Callable[[str], Run]] = {
     "foldmark": foldmark,
+    "foldmark, smoothquant": foldmark_smooth,
     "onnxruntime": onnxruntime,
     "onnxruntime, same operators": onnxruntime_same,
     "nncf": nncf,
