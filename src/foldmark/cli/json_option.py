@@ -15,12 +15,23 @@ JSON_HELP = 'Write everything as JSON to this file ("-": stdout, and nothing els
 
 
 def check_json(target: str | None) -> None:
-    """Say before the work that a document will have no folder to be written to.
+    """Refuse a target that can't be written, before any work is done.
 
-    Raises FileUnreadable when the folder is missing.
+    Raises FileUnreadable for a directory, and for a folder that is missing or not writable.
     """
-    if target not in (None, "-") and not Path(str(target)).parent.is_dir():
-        raise FileUnreadable("can't be written", where=str(target), got="no such folder")
+    if target in (None, "-"):
+        return
+    path = Path(str(target))
+    folder = path.absolute().parent
+    fault = ""
+    if path.is_dir():
+        fault = "a directory"
+    elif not folder.is_dir():
+        fault = "no such folder"
+    elif not os.access(folder, os.W_OK):
+        fault = "no permission"
+    if fault:
+        raise FileUnreadable("can't be written", where=str(target), got=fault)
 
 
 def write_json(document: dict[str, Any], target: str) -> None:

@@ -10,12 +10,13 @@ from foldmark.cli.data_option import DATA_HELP, parse_data
 from foldmark.cli.observer_option import observer_from, observer_options
 from foldmark.cli.output_option import check_output, progress
 from foldmark.cli.verify_text import table, wrapped
-from foldmark.formats.onnx_file import read_mapped
+from foldmark.formats.onnx_file import read_mapped, read_model
 from foldmark.formats.onnx_tensor import external_entries, is_external, model_tensors
 from foldmark.recipes.quantize import quantize_model
 from foldmark.recipes.recipe import Form, MethodName, Mode, Recipe
 from foldmark.recipes.recipe_file import BUILT_IN, find_recipe, recipe_text
 from foldmark.recipes.save import save_model
+from foldmark.runtimes.batches import DataLike, open_data
 from foldmark.surgery.account import Account
 from foldmark.surgery.activations import ActivationCodes
 
@@ -40,6 +41,7 @@ _NOTES = 12
     help="static: ranges from data. dynamic: ranges at run time. Default: static.",
 )
 @click.option("--data", metavar="SOURCE", help=DATA_HELP)
+@click.option("--samples", type=click.IntRange(1), help="Only the first of --data. Default: all.")
 @click.option(
     "--ranges",
     type=click.Path(path_type=Path),
@@ -85,6 +87,7 @@ def command(
     model: Path,
     output: Path,
     data: str | None,
+    samples: int | None,
     ranges: Path | None,
     batch_size: int,
     show_recipe: bool,
@@ -102,11 +105,14 @@ def command(
         return
     check_output(output, force, model)
     calibration = load_calibration(ranges) if ranges is not None else None
+    source: DataLike = parse_data(data)
+    if samples is not None and source is not None:
+        source = open_data(source, read_model(model), limit=samples)
     with progress("quantizing") as step:
         made = quantize_model(
             model,
             recipe,
-            parse_data(data),
+            source,
             ranges=calibration,
             batch_size=batch_size,
             progress=step,

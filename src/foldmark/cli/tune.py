@@ -1,12 +1,13 @@
 """`foldmark tune`: climb from cheap to careful quantization until a target holds."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
 
 from foldmark.cli.data_option import DATA_HELP, LABELS_HELP, parse_data, parse_labels
-from foldmark.cli.json_option import JSON_HELP, write_json
+from foldmark.cli.json_option import JSON_HELP, check_json, write_json
+from foldmark.cli.number_option import NUMBER
 from foldmark.cli.output_option import check_output
 from foldmark.cli.verify import score_from
 from foldmark.cli.verify_text import table, wrapped
@@ -14,8 +15,9 @@ from foldmark.errors import CheckFailed, FileUnreadable
 from foldmark.formats.onnx_file import read_model
 from foldmark.recipes.recipe_file import recipe_text
 from foldmark.runtimes.batches import open_data
-from foldmark.tuning.trial import Bench, Trial
-from foldmark.tuning.tune import Goal, Tuning, tune
+from foldmark.surgery.prepare import refuse_quantized
+from foldmark.tuning.trial import Bench
+from foldmark.tuning.tune import Goal, Step, Tuning, tune
 
 __all__ = ["command"]
 
@@ -27,6 +29,9 @@ __all__ = ["command"]
 @click.option("--labels", metavar="SOURCE", help=LABELS_HELP)
 @click.option("--score", metavar="FILE:FUNCTION", help="As in foldmark verify.")
 @click.option(
+    "--together", type=click.IntRange(1), default=1, metavar="N", help="As in foldmark verify."
+)
+@click.option(
     "--calibration",
     metavar="SOURCE",
     help="Samples for ranges and methods. Default: the first of --data.",
@@ -36,11 +41,11 @@ __all__ = ["command"]
 )
 @click.option(
     "--max-drop",
-    type=float,
+    type=NUMBER,
     required=True,
     help="The score may fall by so much (accuracy: 0.01 is one point).",
 )
-@click.option("--min-speedup", type=float, default=0.0, help="At least so many times faster.")
+@click.option("--min-speedup", type=NUMBER, default=0.0, help="At least so many times faster.")
 @click.option("--batch-size", type=click.IntRange(1), default=8, show_default=True)
 @click.option("--threads", type=click.IntRange(1), help="Threads of an operator. Default: all.")
 @click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
@@ -52,6 +57,7 @@ def command(
     data: str | None,
     labels: str | None,
     score: str | None,
+    together: int,
     calibration: str | None,
     calibration_samples: int,
     max_drop: float,
@@ -67,11 +73,16 @@ def command(
     that makes the result is written beside it. Exit code 1 when the target can't be met; the
     nearest result is written all the same.
     """
-    check_output(output, force)
+    check_output(output, force, model)
+    check_json(json_file)
+    check_output(output.with_suffix(".toml"), force)
     read = read_model(model)
+    refuse_quantized(read, str(model))
     given, label_name = parse_labels(labels)
     function, score_name = score_from(score)
     samples = open_data(parse_data(data), read, given, label_name)
+    if function is not None:
+        samples = replace(samples, label_kinds="iuf")
     seen = samples if calibration is None else open_data(parse_data(calibration), read)
     folder = output.with_name(f"{output.name}.trials")
     try:
@@ -87,6 +98,7 @@ def command(
         folder,
         function,
         score_name,
+        together,
         batch_size,
         threads=threads,
     )
@@ -96,7 +108,7 @@ def command(
     if json_file is not None:
         write_json(_document(found), json_file)
     if not quiet:
-        click.echo(_text(found, goal, output))
+        click.echo(_text(found, goal, output, _again(model, output, bench, calibration or data)))
     if not found.reached:
         raise CheckFailed(
             f"the target can't be met: {found.best.measure} is {found.best.drop:.4g}",
@@ -105,38 +117,82 @@ def command(
         )
 
 
-def _say(trial: Trial) -> None:
-    """Tell of a trial as soon as it is measured, on standard error."""
-    told = trial.failure or f"drop {trial.drop:.4g}, {trial.speed.value:.2f} times faster"
-    click.echo(f"{trial.step}: {told}", err=True)
+def _say(step: Step) -> None:
+    """Tell of a step as soon as it is measured, on standard error."""
+    trial = step.trial
+    click.echo(f"{trial.step}: {trial.failure or _gains(step)}", err=True)
 
 
-def _text(found: Tuning, goal: Goal, output: Path) -> str:
+def _gains(step: Step) -> str:
+    """Return what a step gave in quality, speed and size, and what was expected of it."""
+    trial, base = step.trial, step.base
+    told = f"drop {trial.drop:.4g}, {trial.speed.value:.2f} times faster, {trial.size / 1e6:.2f} MB"
+    if base is not None and base.model:
+        told += (
+            f"; against {base.step}: drop {trial.drop - base.drop:+.4f}, speed "
+            f"{trial.speed.value - base.speed.value:+.2f}, {(trial.size - base.size) / 1e6:+.2f} MB"
+        )
+    if step.promise is not None:
+        told += (
+            f"; expected {100 * step.promise.saving:.0f} % of the change for "
+            f"{step.promise.milliseconds:.2g} ms"
+        )
+    return told
+
+
+def _again(model: Path, output: Path, bench: Bench, calibration: str | None) -> str:
+    """Return the command that makes the result once more."""
+    return (
+        f"foldmark quantize {model} --recipe {output.with_suffix('.toml')} --data {calibration} "
+        f"--samples {bench.calibration.limit} -o OUT"
+    )
+
+
+def _text(found: Tuning, goal: Goal, output: Path, again: str) -> str:
     best = found.best
     verdict = "The target holds" if found.reached else "The target does not hold"
     parts = [
         f"{verdict} with {best.step!r}: {best.measure} is {best.drop:.4g} (at most "
         f"{goal.max_drop:g}), {best.speed.value:.2f} times faster, {best.size / 1e6:.2f} MB. "
         f"Written to {output}, its recipe to {output.with_suffix('.toml')}.",
-        table(("step", "drop", "times faster", "MB"), [_row(trial) for trial in found.trials]),
+        table(_COLUMNS, [_row(step) for step in found.steps]),
+        "In brackets: what it changed of the step that it started from.",
     ]
+    expected = [step for step in found.steps if step.promise is not None]
+    parts += [f"{step.trial.step}: {_expected(step)}" for step in expected]
     failed = [trial for trial in found.trials if trial.failure]
     parts += [f"{trial.step}: {trial.failure}" for trial in failed]
     if found.blame:
         parts.append(f"What holds it back: {', '.join(found.blame)}.")
+    parts.append(f"Made again, byte for byte, by\n  {again}")
     return "\n\n".join(wrapped(part) for part in parts)
 
 
-def _row(trial: Trial) -> tuple[str, ...]:
+_COLUMNS = ("step", "drop", "times faster", "MB")
+
+
+def _row(step: Step) -> tuple[str, ...]:
+    trial, base = step.trial, step.base
     if trial.failure:
         return (trial.step, "-", "-", "-")
-    speed = trial.speed
-    return (
-        trial.step,
-        f"{trial.drop:.4f}",
-        f"{speed.value:.2f} [{speed.low:.2f}, {speed.high:.2f}]",
-        f"{trial.size / 1e6:.2f}",
+    drop, speed, size = f"{trial.drop:.4f}", f"{trial.speed.value:.2f}", f"{trial.size / 1e6:.2f}"
+    if base is not None and base.model:
+        drop += f" ({trial.drop - base.drop:+.4f})"
+        speed += f" ({trial.speed.value - base.speed.value:+.2f})"
+        size += f" ({(trial.size - base.size) / 1e6:+.2f})"
+    return (trial.step, drop, speed, size)
+
+
+def _expected(step: Step) -> str:
+    promise, trial, base = step.promise, step.trial, step.base
+    assert promise is not None
+    told = (
+        f"the account expected {100 * promise.saving:.0f} % less change for "
+        f"{promise.milliseconds:.2g} ms a run"
     )
+    if base is None or not trial.model or base.drop <= 0:
+        return f"{told}."
+    return f"{told}; the drop fell by {100 * (1 - trial.drop / base.drop):.0f} %."
 
 
 def _document(found: Tuning) -> dict[str, object]:
@@ -158,7 +214,10 @@ def _document(found: Tuning) -> dict[str, object]:
                 },
                 "bytes": trial.size,
                 "failure": trial.failure,
+                "base": step.base.step if step.base is not None else None,
+                "expected": None if step.promise is None else asdict(step.promise),
             }
-            for trial in found.trials
+            for step in found.steps
+            for trial in (step.trial,)
         ],
     }

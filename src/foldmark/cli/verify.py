@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from foldmark.cli.data_option import DATA_HELP, LABELS_HELP, parse_data, parse_labels
-from foldmark.cli.json_option import JSON_HELP, write_json
+from foldmark.cli.json_option import JSON_HELP, check_json, write_json
+from foldmark.cli.number_option import NUMBER
 from foldmark.cli.verify_text import markdown, text
 from foldmark.errors import BadInput, FileUnreadable
 from foldmark.proof.document import proof_document
@@ -32,7 +33,7 @@ def score_from(spelled: str | None) -> tuple[Callable[..., float] | None, str]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadInput(
             f"importing it raised {type(error).__name__}: {error}", where=f"--score {spelled}"
         ) from error
@@ -96,8 +97,10 @@ def _sizes(_context: click.Context, _parameter: click.Parameter, spelled: str) -
     show_default=True,
     help="Time spent on each batch size.",
 )
-@click.option("--max-drop", type=float, help="Fail when the score falls by more (0.01: one point).")
-@click.option("--min-speedup", type=float, help="Fail when it is not surely so many times faster.")
+@click.option(
+    "--max-drop", type=NUMBER, help="Fail when the score falls by more (0.01: one point)."
+)
+@click.option("--min-speedup", type=NUMBER, help="Fail when it is not surely so many times faster.")
 @click.option(
     "--require-integer", is_flag=True, help="Fail unless all weights' products are integer."
 )
@@ -127,6 +130,7 @@ def command(
     kernels are those that ONNX Runtime's profiler saw, or OpenVINO's executed graph. Exit code 1
     when a demand is not met.
     """
+    check_json(json_file)
     given, label_name = parse_labels(labels)
     function, score_name = score_from(score)
     proof = verify(

@@ -18,6 +18,7 @@ from foldmark.ledger.account import Account
 from foldmark.ledger.choice import MetricChoice
 from foldmark.ledger.entries import Entry
 from foldmark.ledger.fixes import Fix
+from foldmark.ledger.grid import code_limits
 from foldmark.ledger.models import Models, is_constant
 from foldmark.ledger.recording import Float32, Recording, dot
 from foldmark.ledger.replay import Integral, Replay
@@ -302,4 +303,21 @@ def _fix(candidate: _Candidate, pricing: _Pricing) -> Fix:
         candidate.predicted / harmed if harmed else 0.0,
         pricing.moved,
         pricing.count,
+        _new_range(candidate),
     )
+
+
+def _new_range(candidate: _Candidate) -> tuple[float, float] | None:
+    """Return the ends of a candidate's grid when it is another range of one activation."""
+    (site, treatment), *others = candidate.treatments
+    encoding = treatment.encoding
+    if others or is_constant(site) or encoding is None or treatment.smoothing is not None:
+        return None
+    if encoding.number_format != site.encoding.number_format or encoding.scale is None:
+        return None
+    if encoding.scale.size != 1 or encoding.axis is not None:
+        return None
+    scale = float(encoding.scale.item())
+    zero = 0 if encoding.zero_point is None else int(encoding.zero_point.item())
+    low, high = code_limits(encoding.number_format)
+    return (low - zero) * scale, (high - zero) * scale

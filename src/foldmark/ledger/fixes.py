@@ -19,6 +19,8 @@ class Fix:
         share: predicted / moved.
         moved: by how much the metric moved on the samples that cures were priced on.
         samples: how many these are.
+        range: the ends of the new grid, where the change is nothing but another range of one
+            activation, else None.
     """
 
     sites: tuple[str, ...]
@@ -28,6 +30,7 @@ class Fix:
     share: float
     moved: float
     samples: int
+    range: tuple[float, float] | None = None
 
     @property
     def parts(self) -> bool:

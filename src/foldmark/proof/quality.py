@@ -122,7 +122,9 @@ def measure_quality(
             best = real[classes].argmax(1), other[classes].argmax(1)
             agree.append(best[0] == best[1])
             if batch.labels is not None and batch.labels.ndim == 1:
-                right.append(np.stack([best[0] == batch.labels, best[1] == batch.labels], 1))
+                known = _known(batch.labels, real[classes].shape[1])
+                hits = np.stack([best[0] == batch.labels, best[1] == batch.labels], 1)
+                right.append(hits[known])
         if score is not None:
             kept.append((dict(real), other, batch.labels))
         samples += batch.samples
@@ -133,7 +135,7 @@ def measure_quality(
         _scored(kept, score, score_name, together)
         if score is not None
         else _accuracy(np.concatenate(right))
-        if right
+        if sum(map(len, right))
         else None,
     )
 
@@ -180,6 +182,18 @@ def _are_embeddings(array: NDArray[np.generic]) -> bool:
     rows = array.astype(np.float64)
     lengths = np.linalg.norm(rows, axis=1)
     return bool((np.abs(lengths - 1) < 1e-3).all() and (rows < 0).any())
+
+
+def _known(labels: NDArray[np.integer], classes: int) -> NDArray[np.bool_]:
+    """Return which samples have a label; a negative one says that nobody knows."""
+    if labels.max(initial=0) >= classes:
+        raise DataMismatch(
+            "a label names a class that the model has not",
+            got=str(labels.max()),
+            expected=f"0 to {classes - 1}, or less than 0 for a sample without a label",
+        )
+    known: NDArray[np.bool_] = labels >= 0
+    return known
 
 
 def _share(hits: NDArray[np.bool_]) -> Interval:

@@ -266,8 +266,9 @@ def _ranges(
             where=f"recipe {work.recipe.name!r}",
             todo="give --data instead of --ranges",
         )
+    settled = _settled(work.recipe, tensors)
     if isinstance(work.ranges, Calibration):
-        return work.ranges.ranges(observer), work.ranges.unseen
+        return work.ranges.ranges(observer) | settled, work.ranges.unseen
     found = calibrate(
         model,
         work.samples("static quantization"),
@@ -283,7 +284,20 @@ def _ranges(
         same, count = found.unchanged(observer)
         if same:
             work.account.note(f"{observer.method.value} gave min-max on {same} of {count} tensors")
-    return found.ranges(observer), found.unseen
+    return found.ranges(observer) | settled, found.unseen
+
+
+def _settled(recipe: Recipe, tensors: list[str]) -> dict[str, Range]:
+    """Return the ranges that the recipe settles; each must be of an activation that gets codes."""
+    for each in recipe.ranges:
+        if each.tensor not in tensors:
+            raise InvalidRecipe(
+                "a range is given for a tensor that needs none",
+                where=f"recipe {recipe.name!r}",
+                got=repr(each.tensor),
+                expected=f"one of {', '.join(tensors[:3])}, ...",
+            )
+    return {each.tensor: Range(each.low, each.high) for each in recipe.ranges}
 
 
 def _observer(recipe: Recipe) -> Observer:

@@ -1,5 +1,6 @@
 """A recipe: which operators get which codes, how their ranges are chosen, by which methods."""
 
+import math
 import re
 from dataclasses import dataclass, field
 from enum import Enum
@@ -9,7 +10,7 @@ from foldmark.errors import InvalidRecipe
 from foldmark.methods.outliers import THRESHOLD
 from foldmark.surgery.activations import ActivationCodes
 
-__all__ = ["Form", "MethodName", "Mode", "Override", "Recipe"]
+__all__ = ["Form", "MethodName", "Mode", "Override", "Recipe", "TensorRange"]
 
 
 class Mode(Enum):
@@ -96,6 +97,30 @@ class Override:
 
 
 @dataclass(frozen=True)
+class TensorRange:
+    """The range of one activation, settled by the recipe instead of by data.
+
+    Attributes:
+        tensor: the activation's name.
+        low: the smallest number that gets a code, at most 0.
+        high: the largest, at least 0.
+    """
+
+    tensor: str
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        """Refuse a range without zero, without extent or without end."""
+        if not (-math.inf < self.low <= 0 <= self.high < math.inf and self.low < self.high):
+            raise InvalidRecipe(
+                "a range holds zero and has two ends",
+                where=f"tensor {self.tensor!r}",
+                got=f"{self.low:g} to {self.high:g}",
+            )
+
+
+@dataclass(frozen=True)
 class Recipe:
     """Everything that decides a quantization, as one value.
 
@@ -117,6 +142,7 @@ class Recipe:
         methods: beyond rounding to nearest, in this order.
         outlier_threshold: columns of activations that reach it stay in float (outlier-split).
         overrides: what holds for single nodes.
+        ranges: static activations whose range is settled here.
     """
 
     name: str = "static"
@@ -136,6 +162,7 @@ class Recipe:
     methods: tuple[MethodName, ...] = ()
     outlier_threshold: float = THRESHOLD
     overrides: tuple[Override, ...] = ()
+    ranges: tuple[TensorRange, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that the parts go together."""

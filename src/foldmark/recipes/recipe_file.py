@@ -10,7 +10,15 @@ from typing import Any, TypeVar
 
 from foldmark.calibrate.observers import Method, Observer, Symmetry
 from foldmark.errors import FileUnreadable, InvalidRecipe, InvalidScheme
-from foldmark.recipes.recipe import Form, MethodName, Mode, Override, Recipe, Rounding
+from foldmark.recipes.recipe import (
+    Form,
+    MethodName,
+    Mode,
+    Override,
+    Recipe,
+    Rounding,
+    TensorRange,
+)
 from foldmark.surgery.activations import ActivationCodes
 
 __all__ = ["BUILT_IN", "find_recipe", "parse_recipe", "recipe_text"]
@@ -84,6 +92,7 @@ def parse_recipe(text: str, where: str) -> Recipe:
         outlier_threshold=float(reader.take("outlier_threshold", float, base.outlier_threshold)),
         observer=_observer(reader.take("observer", dict, {}), where),
         overrides=tuple(_override(each, where) for each in reader.take("rules", list, [])),
+        ranges=tuple(_range(each, where) for each in reader.take("ranges", list, [])),
     )
     reader.done()
     return recipe
@@ -125,6 +134,9 @@ def recipe_text(recipe: Recipe) -> str:
             lines.append(f'rounding = "{each.rounding.value}"')
         if each.rule:
             lines.append(f"rule = {json.dumps(each.rule)}")
+    for settled in recipe.ranges:
+        lines += ["", "[[ranges]]", f"tensor = {json.dumps(settled.tensor)}"]
+        lines += [f"low = {settled.low!r}", f"high = {settled.high!r}"]
     return "\n".join(lines) + "\n"
 
 
@@ -148,6 +160,12 @@ class _Reader:
                 expected=getattr(kind, "__name__", ""),
             )
         return value
+
+    def number(self, key: str) -> float:
+        value = self._left.pop(key, None)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InvalidRecipe(f"{key} is a number", where=self._where, got=repr(value))
+        return float(value)
 
     def texts(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
         value = self.take(key, list, list(default))
@@ -207,5 +225,16 @@ def _override(table: dict[str, Any], where: str) -> Override:
     )
     if not found.match:
         raise InvalidRecipe("a rule says what it matches", where=where, expected='match = "..."')
+    reader.done()
+    return found
+
+
+def _range(table: dict[str, Any], where: str) -> TensorRange:
+    if not isinstance(table, dict):
+        raise InvalidRecipe("ranges is a list of tables", where=where)
+    reader = _Reader(table, where)
+    found = TensorRange(reader.take("tensor", str, ""), reader.number("low"), reader.number("high"))
+    if not found.tensor:
+        raise InvalidRecipe("a range says whose it is", where=where, expected='tensor = "..."')
     reader.done()
     return found

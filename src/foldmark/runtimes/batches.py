@@ -32,6 +32,7 @@ __all__ = ["Batch", "Data", "DataLike", "open_data"]
 DataLike = Any
 """What `open_data` takes; see there."""
 
+_USUAL_LABELS = "labels"  # taken where it is, not missed where it is not
 _Chunk = dict[str, NDArray[np.generic]]
 
 
@@ -74,7 +75,7 @@ class Data:
     is_random: bool
     chunks: Callable[[], Iterator[Arrays]]
     labels: NDArray[Any] | None = None
-    label_name: str = "labels"
+    label_name: str = _USUAL_LABELS
     limit: int | None = None
     label_kinds: str = "iu"
 
@@ -196,8 +197,14 @@ class Data:
             found: NDArray[np.generic] = self.labels[first + rows.start : first + rows.stop]
         elif self.label_name in arrays and self.label_name not in {i.name for i in self.inputs}:
             found = arrays[self.label_name][rows]
-        else:
+        elif self.label_name in ("", _USUAL_LABELS):
             return None
+        else:
+            raise DataMismatch(
+                f"no array named {self.label_name!r} to take labels from",
+                where=self.description,
+                got=", ".join(sorted(arrays)),
+            )
         if len(found) != rows.stop - rows.start or found.dtype.kind not in self.label_kinds:
             raise DataMismatch(
                 "the labels do not fit the samples",
@@ -214,7 +221,7 @@ def open_data(
     data: DataLike,
     model: onnx.ModelProto,
     labels: NDArray[Any] | None = None,
-    label_name: str = "labels",
+    label_name: str = _USUAL_LABELS,
     limit: int | None = None,
 ) -> Data:
     """Return the samples for a model from any of the forms in which people have them.

@@ -217,7 +217,7 @@ def _import_function(source: FunctionData) -> Callable[[], Any]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadInput(
             f"importing it raised {type(error).__name__}: {error}", where=str(source.path)
         ) from error

@@ -4,9 +4,14 @@ import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from foldmark.errors import FoldmarkError
+import numpy as np
+
+from foldmark import __version__
+from foldmark.errors import FoldmarkError, InvalidRecipe, NothingQuantized, NotSupported
 from foldmark.proof.quality import ScoreFunction, measure_quality
 from foldmark.proof.verify import drop_of
 from foldmark.recipes.quantize import quantize_model
@@ -58,6 +63,7 @@ class Bench:
         folder: where trials are kept.
         score: the task's own score, None for accuracy, agreement or distance.
         score_name: its name.
+        together: consecutive samples that it takes together.
         batch_size: samples of a timed run.
         seconds: time of a speed measurement.
         threads: threads of one operator.
@@ -69,6 +75,7 @@ class Bench:
     folder: Path
     score: ScoreFunction | None = None
     score_name: str = "score"
+    together: int = 1
     batch_size: int = 8
     seconds: float = 1.0
     threads: int | None = None
@@ -83,7 +90,7 @@ class Bench:
                 return found
         try:
             trial = self._measure(step, recipe, self.folder / f"{key}.onnx")
-        except FoldmarkError as error:
+        except (NotSupported, NothingQuantized, InvalidRecipe) as error:
             nothing = Interval(0.0, 0.0, 0.0)
             trial = Trial(step, recipe, float("inf"), "", nothing, 0, "", error.sentence())
         self._write(kept, trial)
@@ -94,7 +101,12 @@ class Bench:
         save_model(made.model, path)
         real, other = (Session(each, threads=self.threads) for each in (self.float_model, path))
         quality = measure_quality(
-            real, other, self.data, score=self.score, score_name=self.score_name
+            real,
+            other,
+            self.data,
+            score=self.score,
+            score_name=self.score_name,
+            together=self.together,
         )
         drop, measure = drop_of(quality)
         feeds = next(iter(self.data.batches(self.batch_size))).feeds
@@ -113,14 +125,32 @@ class Bench:
             recipe_text(recipe),
             self.float_model.stat().st_size,
             self.float_model.stat().st_mtime_ns,
-            self.data.description,
-            self.data.limit,
-            self.calibration.description,
-            self.calibration.limit,
+            __version__,
+            self._seen,
             self.score_name,
+            _source(self.score),
+            self.together,
+            self.threads,
             self.batch_size,
         )
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+    @cached_property
+    def _seen(self) -> str:
+        """What stands in the data and the calibration, labels too, as one short text."""
+        digest = hashlib.blake2b(digest_size=16)
+        for data in (self.data, self.calibration.without_labels()):
+            digest.update(f"{data.description}|{data.limit}|".encode())
+            for batch in data.batches(64):
+                arrays: dict[str, Any] = {
+                    **batch.feeds,
+                    "": batch.labels if batch.labels is not None else [],
+                }
+                for name in sorted(arrays):
+                    array = np.ascontiguousarray(arrays[name])
+                    digest.update(f"{name}{array.dtype}{array.shape}".encode())
+                    digest.update(array.tobytes())
+        return digest.hexdigest()
 
     def _write(self, path: Path, trial: Trial) -> None:
         document = asdict(trial) | {"schema": SCHEMA, "recipe": recipe_text(trial.recipe)}
@@ -140,3 +170,9 @@ class Bench:
         except (ValueError, KeyError, TypeError, FoldmarkError):
             return None
         return trial if not trial.model or Path(trial.model).is_file() else None
+
+
+def _source(score: ScoreFunction | None) -> str:
+    """Return something that changes with what a score computes."""
+    code = getattr(score, "__code__", None)
+    return "" if code is None else f"{code.co_code!r}{code.co_consts!r}{code.co_names!r}"

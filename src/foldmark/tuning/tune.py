@@ -1,8 +1,7 @@
 """The ladder that people climb by hand: dynamic, static, other ranges, methods, repairs."""
 
 import shutil
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,17 +10,15 @@ import onnx
 from foldmark.calibrate.observers import Method
 from foldmark.errors import FoldmarkError, NotSupported
 from foldmark.formats.onnx_file import read_model
-from foldmark.recipes.recipe import MethodName, Mode, Override, Recipe
+from foldmark.recipes.recipe import MethodName, Mode, Recipe, TensorRange
 from foldmark.recipes.recipe_file import BUILT_IN, recipe_text
-from foldmark.report.explain import explain
-from foldmark.runtimes.profile import execute
-from foldmark.surgery.editor import Editor, node_name
-from foldmark.surgery.products import Product, find_product
+from foldmark.recipes.save import save_model
+from foldmark.runtimes.profile import all_nodes
+from foldmark.tuning.repairs import Repair, find_repairs, repaired
 from foldmark.tuning.trial import Bench, Trial
 
-__all__ = ["Goal", "Tuning", "tune"]
+__all__ = ["Goal", "Promise", "Step", "Tuning", "tune"]
 
-_EXPLAINED = 64  # samples that the account of a trial is taken over
 _LARGEST_REPAIR = 32
 
 
@@ -44,30 +41,63 @@ class Goal:
 
 
 @dataclass(frozen=True)
+class Promise:
+    """What a step was tried for.
+
+    Attributes:
+        saving: part of the measured change that the account expects it to take away.
+        milliseconds: what it is expected to cost in every run.
+    """
+
+    saving: float
+    milliseconds: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """A trial and what it is to be compared with.
+
+    Attributes:
+        trial: what was measured.
+        base: the trial whose recipe it changes; None for a first rung.
+        promise: what the account expected of it; None where it was not asked.
+    """
+
+    trial: Trial
+    base: Trial | None = None
+    promise: Promise | None = None
+
+
+@dataclass(frozen=True)
 class Tuning:
     """What the ladder led to.
 
     Attributes:
-        trials: every trial in order.
+        steps: every trial in order, each beside the one it changes.
         best: the fastest that reaches the goal, else the one that comes nearest.
         reached: whether the goal holds.
         blame: what holds the best trial back, worst first, when the goal is not reached.
     """
 
-    trials: tuple[Trial, ...]
+    steps: tuple[Step, ...]
     best: Trial
     reached: bool
     blame: tuple[str, ...]
 
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """The trials alone."""
+        return tuple(step.trial for step in self.steps)
+
 
 def tune(
-    bench: Bench, goal: Goal, output: Path, report: Callable[[Trial], None] | None = None
+    bench: Bench, goal: Goal, output: Path, report: Callable[[Step], None] | None = None
 ) -> Tuning:
     """Climb until the goal holds; write the best model and the recipe that makes it.
 
     The cheap rungs first: dynamic and static, both, so that the faster of two good ones is
-    taken; then other ranges, then methods, each kept when it helps; then the operators that the
-    account names are left in float, those with most damage per millisecond first.
+    taken; then other ranges, then methods, each kept when it helps; then what the account names
+    gets another range or is left in float, those that save most per millisecond first.
 
     Raises NotSupported when no recipe could be followed at all.
     """
@@ -85,22 +115,24 @@ def tune(
         blame = _repair(climb, model)
     best = climb.best()
     if best is None:
-        failures = "; ".join(dict.fromkeys(trial.failure for trial in climb.trials))
+        failures = "; ".join(
+            dict.fromkeys(trial.failure for trial in (step.trial for step in climb.steps))
+        )
         raise NotSupported("no recipe could be followed", got=failures)
     _deliver(best, output)
-    return Tuning(tuple(climb.trials), best, climb.reached(), () if climb.reached() else blame)
+    return Tuning(tuple(climb.steps), best, climb.reached(), () if climb.reached() else blame)
 
 
 class _Climb:
     """The trials so far and the best of them."""
 
-    def __init__(self, bench: Bench, goal: Goal, report: Callable[[Trial], None] | None) -> None:
-        self.bench, self.goal, self.trials = bench, goal, list[Trial]()
+    def __init__(self, bench: Bench, goal: Goal, report: Callable[[Step], None] | None) -> None:
+        self.bench, self.goal, self.steps = bench, goal, list[Step]()
         self._report = report
 
     def best(self) -> Trial | None:
         """The fastest trial that reaches the goal, else the one with the least drop."""
-        made = [trial for trial in self.trials if trial.model]
+        made = [step.trial for step in self.steps if step.trial.model]
         good = [trial for trial in made if self.goal.holds(trial)]
         if good:
             return max(good, key=lambda trial: trial.speed.value)
@@ -111,25 +143,26 @@ class _Climb:
         best = self.best()
         return best is not None and self.goal.holds(best)
 
-    def try_recipe(self, step: str, recipe: Recipe) -> Trial:
-        trial = self.bench.run(step, recipe)
-        self.trials.append(trial)
+    def try_recipe(
+        self, name: str, recipe: Recipe, base: Trial | None = None, promise: Promise | None = None
+    ) -> None:
+        """Measure a recipe, or read what an earlier run measured."""
+        step = Step(self.bench.run(name, recipe), base, promise)
+        self.steps.append(step)
         if self._report is not None:
-            self._report(trial)
-        return trial
+            self._report(step)
 
     def improve(self, step: str, change: Callable[[Recipe], Recipe | None]) -> None:
         """Try a change of the best recipe; the best stays when it does not help."""
         best = self.best()
         changed = change(best.recipe) if best is not None else None
         if changed is not None:
-            self.try_recipe(step, replace(changed, name=step))
+            self.try_recipe(step, replace(changed, name=step), base=best)
 
 
 def _first_rungs(model: onnx.ModelProto) -> Iterator[tuple[str, Recipe]]:
-    kinds = {node.op_type for node in model.graph.node}
-    branches = any(attribute.HasField("g") for n in model.graph.node for attribute in n.attribute)
-    if kinds & {"MatMul", "Gemm"} or branches:
+    kinds = {node.op_type for node in all_nodes(model)}
+    if kinds & {"MatMul", "Gemm", "LSTM"}:
         yield "dynamic", BUILT_IN["dynamic"]
     if kinds & {"MatMul", "Gemm", "Conv", "ConvTranspose"}:
         yield "static", BUILT_IN["static"]
@@ -151,91 +184,55 @@ def _improvements(
 
     yield "ranges by mse", observed(Method.MSE)
     yield "ranges by percentile", observed(Method.PERCENTILE)
-    if any(node.op_type in ("MatMul", "Gemm") for node in model.graph.node):
+    if any(node.op_type in ("MatMul", "Gemm") for node in all_nodes(model)):
         yield "smoothing", with_method(MethodName.SMOOTHQUANT)
     yield "bias correction", with_method(MethodName.BIAS_CORRECTION)
     yield "weights clipped by mse", with_method(MethodName.MSE_CLIPPING)
 
 
 def _repair(climb: _Climb, model: onnx.ModelProto) -> tuple[str, ...]:
-    """Leave ever more of the blamed operators in float; return who is to blame."""
+    """Follow ever more of the account's repairs; return who is to blame."""
     best = climb.best()
     assert best is not None
     try:
-        ranked = _ranked(climb.bench, best, model)
+        repairs = find_repairs(climb.bench, best, model)
     except FoldmarkError as error:
         return (f"the account could not be taken: {error.sentence()}",)
     count = 1
-    while ranked and not climb.reached() and count <= _LARGEST_REPAIR:
-        names = ranked[:count]
-        exact = [Override(f"^{_escaped(name)}$", keep_float=True) for name in names]
-        recipe = replace(
-            best.recipe,
-            name=f"{len(names)} in float",
-            overrides=(*best.recipe.overrides, *exact),
+    while repairs and not climb.reached() and count <= _LARGEST_REPAIR:
+        chosen = repairs[:count]
+        climb.try_recipe(
+            _in_words(chosen),
+            replace(repaired(best.recipe, chosen), name=f"{len(chosen)} repairs"),
+            base=best,
+            promise=Promise(
+                sum(each.saving for each in chosen), sum(each.milliseconds for each in chosen)
+            ),
         )
-        climb.try_recipe(f"{len(names)} operators in float", recipe)
-        if len(names) == len(ranked):
+        if len(chosen) == len(repairs):
             break
         count *= 2
-    return tuple(ranked[:3])
+    worst = sorted(repairs, key=lambda repair: -repair.saving)
+    return tuple(dict.fromkeys(repair.blame for repair in worst))[:3]
 
 
-def _ranked(bench: Bench, trial: Trial, model: onnx.ModelProto) -> list[str]:
-    """Return the quantized products by damage per millisecond that float would cost."""
-    limited = replace(bench.data, limit=min(bench.data.limit or _EXPLAINED, _EXPLAINED))
-    account = explain(str(bench.float_model), trial.model, limited)
-    harm = account.metric.harm
-    nodes = _readers(model)
-    damage: dict[str, float] = defaultdict(float)
-    for entry in account.entries:
-        readers = nodes.get(_own_name(entry.site.name, nodes), [])
-        for name in readers:
-            damage[name] += harm * entry.amount / len(readers)
-    feeds = next(iter(bench.data.batches(bench.batch_size))).feeds
-    times = {each.name: each.seconds for each in execute(model, feeds, runs=2).nodes}
-    usual = sorted(times.values())[len(times) // 2] if times else 1e-6
-    return sorted(
-        (name for name, amount in damage.items() if amount > 0),
-        key=lambda name: -damage[name] / max(times.get(name, usual), 1e-6),
-    )
-
-
-# What quantizing adds to the names of the float model's tensors.
-_SUFFIXES = ("_DequantizeLinear_Output", "_dequantized", "_quantized", "_smoothed", "_corrected")
-
-
-def _own_name(name: str, known: Mapping[str, object]) -> str:
-    """Return the float model's name of a tensor that quantizing renamed."""
-    while name not in known:
-        shorter = next((name.removesuffix(s) for s in _SUFFIXES if name.endswith(s)), name)
-        if shorter == name:
-            break
-        name = shorter
-    return name
-
-
-def _readers(model: onnx.ModelProto) -> dict[str, list[str]]:
-    """Return the names of the products that read each tensor, weights and biases included."""
-    editor = Editor(model)
-    readers: dict[str, list[str]] = defaultdict(list)
-    for node in editor.root.graph.node:
-        if isinstance(find_product(node, editor.root), Product):
-            for name in (*node.input, *node.output):
-                readers[name].append(node_name(node))
-    return readers
-
-
-def _escaped(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "_/" else f"\\{c}" for c in name)
+def _in_words(chosen: tuple[Repair, ...]) -> str:
+    ranges = sum(isinstance(each.change, TensorRange) for each in chosen)
+    floats = len(chosen) - ranges
+    parts = [f"{ranges} other range{'s' * (ranges > 1)}"] * bool(ranges)
+    parts += [f"{floats} operator{'s' * (floats > 1)} in float"] * bool(floats)
+    return ", ".join(parts)
 
 
 def _deliver(trial: Trial, output: Path) -> None:
     """Copy the best model to the output, with its recipe beside it; each whole or not at all."""
     beside = output.with_name(f".{output.name}.new")
     try:
-        shutil.copyfile(trial.model, beside)
-        beside.replace(output)
+        if Path(f"{trial.model}.data").exists():
+            save_model(read_model(Path(trial.model)), output)  # its weights lie in a second file
+        else:
+            shutil.copyfile(trial.model, beside)
+            beside.replace(output)
         recipe = output.with_suffix(".toml")
         beside.write_text(recipe_text(trial.recipe), encoding="utf-8")
         beside.replace(recipe)

@@ -1,0 +1,153 @@
+"""Repairs that the account of a trial suggests, those that save most per millisecond first."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import onnx
+
+from foldmark.recipes.recipe import Mode, Override, Recipe, TensorRange
+from foldmark.report.explain import explain
+from foldmark.runtimes.profile import execute
+from foldmark.surgery.editor import Editor, node_name
+from foldmark.surgery.products import Product, find_product
+from foldmark.tuning.trial import Bench, Trial
+
+__all__ = ["Repair", "find_repairs", "repaired"]
+
+_EXPLAINED = 32  # samples that the account of a trial is taken over
+_FREE = 1e-3  # milliseconds; what a repair without cost is divided by
+
+
+@dataclass(frozen=True)
+class Repair:
+    """One change of a recipe.
+
+    Attributes:
+        words: what is done, to what.
+        blame: whose error it takes away.
+        saving: what it saves of the measured change by the account, as a part of it.
+        milliseconds: what it costs in every run, estimated from the float model's times.
+        change: the override or range that makes it.
+    """
+
+    words: str
+    blame: str
+    saving: float
+    milliseconds: float
+    change: Override | TensorRange
+
+    @property
+    def worth(self) -> float:
+        """Saving per millisecond."""
+        return self.saving / max(self.milliseconds, _FREE)
+
+
+def find_repairs(bench: Bench, trial: Trial, model: onnx.ModelProto) -> tuple[Repair, ...]:
+    """Return what the account of a trial suggests, most saving per millisecond first.
+
+    Another range costs nothing. An operator left in float costs what integers gained there:
+    its time in float, less that time divided by the trial's speed. Codes of 16 bits are not
+    among them: ONNX Runtime has no kernel for them, so they cost more than float.
+    """
+    limited = replace(bench.data, limit=min(bench.data.limit or _EXPLAINED, _EXPLAINED))
+    if bench.score is not None:
+        limited = limited.without_labels()  # they may be anything that the score reads
+    account = explain(str(bench.float_model), trial.model, limited)
+    harm = account.metric.harm
+    total = sum(harm * entry.amount for entry in account.entries if harm * entry.amount > 0)
+    if total <= 0:
+        return ()
+    found: list[Repair] = []
+    if trial.recipe.mode is Mode.STATIC:
+        best: dict[str, Repair] = {}
+        for fix in account.fixes:
+            if fix.range is None or fix.predicted <= 0:
+                continue
+            name = fix.sites[0]
+            low, high = min(fix.range[0], 0.0), max(fix.range[1], 0.0)
+            repair = Repair(
+                f"{name}: {low:.4g} to {high:.4g}",
+                name,
+                fix.predicted / total,
+                0.0,
+                TensorRange(name, low, high),
+            )
+            if name not in best or repair.saving > best[name].saving:
+                best[name] = repair
+        found += best.values()
+    found += _in_float(bench, trial, model, _damage(account, harm, model), total)
+    return tuple(sorted(found, key=lambda repair: -repair.worth))
+
+
+def repaired(recipe: Recipe, repairs: tuple[Repair, ...]) -> Recipe:
+    """Return the recipe with the repairs' changes."""
+    overrides = [each.change for each in repairs if isinstance(each.change, Override)]
+    ranges = {
+        each.tensor: each
+        for each in (*recipe.ranges, *(repair.change for repair in repairs))
+        if isinstance(each, TensorRange)
+    }
+    return replace(recipe, overrides=(*recipe.overrides, *overrides), ranges=tuple(ranges.values()))
+
+
+def _damage(account: object, harm: float, model: onnx.ModelProto) -> dict[str, float]:
+    """Return what the errors of each product's tensors did, by the product's name."""
+    nodes = _readers(model)
+    damage: dict[str, float] = defaultdict(float)
+    for entry in account.entries:  # type: ignore[attr-defined]
+        readers = nodes.get(_own_name(entry.site.name, nodes), [])
+        for name in readers:
+            damage[name] += harm * entry.amount / len(readers)
+    return damage
+
+
+def _in_float(
+    bench: Bench, trial: Trial, model: onnx.ModelProto, damage: Mapping[str, float], total: float
+) -> list[Repair]:
+    feeds = next(iter(bench.data.batches(bench.batch_size))).feeds
+    run = execute(model, feeds, runs=2, threads=bench.threads, folder=bench.float_model.parent)
+    times = {each.name: each.seconds for each in run.nodes}
+    usual = sorted(times.values())[len(times) // 2] if times else 1e-6
+    lost = max(0.0, 1 - 1 / trial.speed.value)
+    return [
+        Repair(
+            f"{name} in float",
+            name,
+            amount / total,
+            1e3 * times.get(name, usual) * lost,
+            Override(f"^{_escaped(name)}$", keep_float=True),
+        )
+        for name, amount in damage.items()
+        if amount > 0
+    ]
+
+
+# What quantizing adds to the names of the float model's tensors.
+_SUFFIXES = ("_DequantizeLinear_Output", "_dequantized", "_quantized", "_smoothed", "_corrected")
+
+
+def _own_name(name: str, known: Mapping[str, object]) -> str:
+    """Return the float model's name of a tensor that quantizing renamed."""
+    while name not in known:
+        shorter = next((name.removesuffix(s) for s in _SUFFIXES if name.endswith(s)), name)
+        if shorter == name:
+            break
+        name = shorter
+    return name
+
+
+def _readers(model: onnx.ModelProto) -> dict[str, list[str]]:
+    """Return the names of the products that read each tensor, weights and biases included."""
+    editor = Editor(model)
+    readers: dict[str, list[str]] = defaultdict(list)
+    for scope in editor.scopes():
+        for node in scope.graph.node:
+            if isinstance(find_product(node, scope), Product):
+                for name in (*node.input, *node.output):
+                    readers[name].append(node_name(node))
+    return readers
+
+
+def _escaped(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "_/" else f"\\{c}" for c in name)
