@@ -254,35 +254,51 @@ def tuned(subject: Subject, scratch: Path, options: Any) -> tuple[str, str]:
     return f"{name}, {len(found.trials)} trials", proved(subject, path, options)
 
 
-def rows(subject: Subject, options: Any) -> Iterator[str]:
+def steps(subject: Subject, options: Any) -> list[Callable[[Path], str]]:
+    """Return what makes each row of a model, given a folder to work in."""
     size = subject.model.stat().st_size / 1e6
-    yield f"| {subject.name} | float | {size:.2f} | 1 | | | |"
+    found: list[Callable[[Path], str]] = [lambda _: f"float | {size:.2f} | 1 | | | "]
+    for name, recipe in recipes():
+
+        def make(scratch: Path, name: str = name, recipe: Recipe = recipe) -> str:
+            return f"{name} | {quantized(subject, recipe, scratch, options)}"
+
+        found.append(make)
+    return [*found, lambda scratch: " | ".join(tuned(subject, scratch, options))]
+
+
+def rows(subject: Subject, options: Any) -> Iterator[tuple[int, str]]:
+    """Yield the rows of this part, each with its place."""
+    part, parts = map(int, options.part.split("/"))
     with tempfile.TemporaryDirectory() as folder:
-        scratch = Path(folder)
-        for name, recipe in recipes():
-            yield f"| {subject.name} | {name} | {quantized(subject, recipe, scratch, options)} |"
-        name, told = tuned(subject, scratch, options)
-        yield f"| {subject.name} | {name} | {told} |"
+        for place, make in enumerate(steps(subject, options)):
+            if place % parts == part - 1:
+                yield place, f"| {subject.name} | {make(Path(folder))} |"
 
 
-def keep(path: Path, subject: Subject, made: list[str]) -> None:
-    """Put a model's rows into the file in place of its older ones."""
-    kept = read(path) | {subject.name: made}
-    path.write_text("".join(json.dumps([n, r]) + "\n" for n, r in kept.items()), encoding="utf-8")
+def keep(path: Path, name: str, place: int, row: str) -> None:
+    """Put a row into the file in place of its older self."""
+    kept = read(path)
+    kept.setdefault(name, {})[place] = row
+    lines = [json.dumps([n, i, r]) for n, made in kept.items() for i, r in sorted(made.items())]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def read(path: Path) -> dict[str, list[str]]:
-    if not path.is_file():
-        return {}
-    return dict(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+def read(path: Path) -> dict[str, dict[int, str]]:
+    found: dict[str, dict[int, str]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        name, place, row = json.loads(line)
+        found.setdefault(name, {})[place] = row
+    return found
 
 
-def write(document: Path, kept: dict[str, list[str]]) -> None:
+def write(document: Path, kept: dict[str, dict[int, str]]) -> None:
     """Put the table between the document's two marks."""
     text = document.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    table = "\n".join([HEADER, *(row for made in kept.values() for row in made)])
+    made = [row for rows in kept.values() for _, row in sorted(rows.items())]
+    table = "\n".join([HEADER, *made])
     document.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
 
 
@@ -293,6 +309,7 @@ def main() -> None:
     parser.add_argument("--calibration", type=Path)
     parser.add_argument("--folder", type=Path, help="where public data sets lie")
     parser.add_argument("--only", default="", help="models by a part of their name")
+    parser.add_argument("--part", default="1/1", help="2/3: every third row, from the second")
     parser.add_argument("--rows", type=Path, help="keep rows in this file")
     parser.add_argument("--write", type=Path, help="write the kept rows into this document")
     parser.add_argument("--threads", type=int, default=1)
@@ -307,12 +324,10 @@ def main() -> None:
         chosen = iter([Subject(options.model.stem, options.model, calibration, options.data)])
     print(HEADER)
     for subject in chosen:
-        made = []
-        for row in rows(subject, options):
+        for place, row in rows(subject, options):
             print(row, flush=True)
-            made.append(row)
-        if options.rows is not None:
-            keep(options.rows, subject, made)
+            if options.rows is not None:
+                keep(options.rows, subject.name, place, row)
 
 
 if __name__ == "__main__":

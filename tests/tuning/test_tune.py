@@ -13,9 +13,11 @@ from tests.surgery import nets
 from foldmark.cli.main import run
 from foldmark.proof.verify import verify
 from foldmark.recipes.quantize import quantize_model
-from foldmark.recipes.recipe_file import parse_recipe
+from foldmark.recipes.recipe import Override, TensorRange
+from foldmark.recipes.recipe_file import BUILT_IN, parse_recipe, recipe_text
 from foldmark.runtimes.batches import open_data
 from foldmark.runtimes.onnxruntime import Session
+from foldmark.tuning.repairs import Repair, repaired
 from foldmark.tuning.trial import Bench
 from foldmark.tuning.tune import Goal, tune
 
@@ -85,9 +87,83 @@ def test_the_account_names_what_to_leave_in_float(folder):
     bench = Bench(folder / "m.onnx", data, data, trials, seconds=0.05)
     found = tune(bench, Goal(-1.0), folder / "q.onnx")  # a goal that nothing reaches
     assert not found.reached
-    repairs = [trial for trial in found.trials if "in float" in trial.step]
-    assert repairs[0].recipe.overrides[-1].keep_float
+    repairs = [step for step in found.steps if step.promise is not None]
     assert found.blame[0] == "hard/product"
+    touched = repairs[-1].trial.recipe
+    assert any(each.match == "^hard/product$" and each.keep_float for each in touched.overrides)
+    for step in repairs:
+        assert step.base is not None
+        assert step.promise.saving > 0
+        assert step.promise.milliseconds >= 0
+    savings = [step.promise.saving for step in repairs]
+    assert savings == sorted(savings)  # each takes the earlier ones and more
+
+
+def test_what_is_free_comes_first():
+    """Another range costs no time: it stands before an operator in float that saves more."""
+    ranged = Repair("", "a", 0.2, 0.0, TensorRange("a", -1.0, 2.0))
+    cheap = Repair("", "b", 0.2, 0.1, Override("^b$", keep_float=True))
+    dear = Repair("", "c", 0.6, 1.0, Override("^c$", keep_float=True))
+    order = sorted((dear, cheap, ranged), key=lambda repair: -repair.worth)
+    assert order == [ranged, cheap, dear]
+    recipe = repaired(BUILT_IN["static"], tuple(order))
+    assert recipe.ranges == (TensorRange("a", -1.0, 2.0),)
+    assert [each.match for each in recipe.overrides] == ["^b$", "^c$"]
+    again = repaired(recipe, (Repair("", "a", 0.2, 0.0, TensorRange("a", 0.0, 1.0)),))
+    assert again.ranges == (TensorRange("a", 0.0, 1.0),)
+    assert parse_recipe(recipe_text(recipe), "r") == recipe
+
+
+def test_the_recipe_makes_the_same_bytes(folder, capsys):
+    """The command that tune prints gives the file that tune wrote."""
+    assert command(folder, "--calibration-samples", "24") == 0
+    out = capsys.readouterr().out
+    printed = out[out.index("foldmark quantize") :].split()
+    assert run([*printed[1:-1], str(folder / "again.onnx")]) == 0
+    assert (folder / "again.onnx").read_bytes() == (folder / "q.onnx").read_bytes()
+    assert "--samples 24" in out
+
+
+def test_a_fault_of_the_data_is_no_trial(folder, capsys):
+    """Labels that don't fit stop it at once; nothing is kept as if the recipe had failed."""
+    np.save(folder / "labels.npy", np.zeros(3, np.int64))
+    assert command(folder, "--labels", str(folder / "labels.npy")) == 2
+    assert "do not fit" in capsys.readouterr().err
+    assert not list((folder / "q.onnx.trials").glob("*.json"))
+
+
+def test_other_data_are_other_trials(folder, capsys):
+    """The same path with other samples in it is measured anew."""
+    assert command(folder) == 0
+    first = len(list((folder / "q.onnx.trials").glob("*.json")))
+    arrays = dict(np.load(folder / "d.npz"))
+    np.savez(folder / "d.npz", x=arrays["x"][:100], labels=arrays["labels"][:100])
+    assert command(folder, "--force") == 0
+    assert len(list((folder / "q.onnx.trials").glob("*.json"))) > first
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"low": 1.0, "high": 2.0}, "holds zero"),
+        ({"low": 0.0, "high": 0.0}, "holds zero"),
+        ({"low": "a", "high": 1.0}, "is a number"),
+        ({"low": -1.0, "high": 1.0}, "needs none"),
+    ],
+)
+def test_ranges_of_a_recipe(folder, capsys, change, words):
+    low, high = (f'"{v}"' if isinstance(v, str) else v for v in change.values())
+    (folder / "r.toml").write_text(
+        f'mode = "static"\n[[ranges]]\ntensor = "nowhere"\nlow = {low}\nhigh = {high}\n'
+    )
+    assert run(
+        [
+            "quantize", str(folder / "m.onnx"), "-o", str(folder / "r.onnx"),
+            "--recipe", str(folder / "r.toml"), "--data", str(folder / "d.npz"),
+        ]
+    ) == 2  # fmt: skip
+    assert words in capsys.readouterr().err
 
 
 def test_goes_on_where_it_was_interrupted(folder, monkeypatch, capsys):

@@ -1,11 +1,12 @@
 """Repairs that the account of a trial suggests, those that save most per millisecond first."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx
 
+from foldmark.ledger.entries import Entry
 from foldmark.recipes.recipe import Mode, Override, Recipe, TensorRange
 from foldmark.report.explain import explain
 from foldmark.runtimes.profile import execute
@@ -76,7 +77,7 @@ def find_repairs(bench: Bench, trial: Trial, model: onnx.ModelProto) -> tuple[Re
             if name not in best or repair.saving > best[name].saving:
                 best[name] = repair
         found += best.values()
-    found += _in_float(bench, trial, model, _damage(account, harm, model), total)
+    found += _in_float(bench, trial, model, _damage(account.entries, harm, model), total)
     return tuple(sorted(found, key=lambda repair: -repair.worth))
 
 
@@ -91,11 +92,11 @@ def repaired(recipe: Recipe, repairs: tuple[Repair, ...]) -> Recipe:
     return replace(recipe, overrides=(*recipe.overrides, *overrides), ranges=tuple(ranges.values()))
 
 
-def _damage(account: object, harm: float, model: onnx.ModelProto) -> dict[str, float]:
+def _damage(entries: Sequence[Entry], harm: float, model: onnx.ModelProto) -> dict[str, float]:
     """Return what the errors of each product's tensors did, by the product's name."""
     nodes = _readers(model)
     damage: dict[str, float] = defaultdict(float)
-    for entry in account.entries:  # type: ignore[attr-defined]
+    for entry in entries:
         readers = nodes.get(_own_name(entry.site.name, nodes), [])
         for name in readers:
             damage[name] += harm * entry.amount / len(readers)
