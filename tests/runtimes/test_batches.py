@@ -1,5 +1,6 @@
 """Every form of data becomes the same batches; every fault one line that helps."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,24 @@ def test_limit_and_labels():
 def test_labels_that_do_not_fit(labels):
     with pytest.raises(DataMismatch, match="labels do not fit"):
         list(open_data(ARRAYS, PAIR, labels=labels).batches(3))
+
+
+def test_labels_of_a_score_may_be_any_numbers():
+    human = np.linspace(0, 5, 7)
+    data = replace(open_data({**ARRAYS, "labels": human}, PAIR), label_kinds="iuf")
+    assert np.array_equal(np.concatenate([b.labels for b in data.batches(3)]), human)
+    assert next(iter(data.batches(3))).labels.dtype == np.float64
+
+
+def test_what_needs_no_labels_does_not_look_at_them():
+    data = open_data({**ARRAYS, "labels": np.array(["a"])}, PAIR).without_labels()
+    assert [batch.samples for batch in data.batches(3)] == [3, 3, 1]
+    assert all(batch.labels is None for batch in data.batches(3))
+
+
+def test_labels_that_were_named_must_be_there():
+    with pytest.raises(DataMismatch, match="no array named 'digit'"):
+        list(open_data(ARRAYS, PAIR, label_name="digit").batches(3))
 
 
 def test_fixed_batch_and_no_batch():
