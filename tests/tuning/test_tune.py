@@ -1,6 +1,7 @@
 """The ladder: what it tries, where it stops, what it leaves behind."""
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,7 @@ def test_climbs_until_the_target_holds(folder, capsys):
     assert command(folder, "--json", str(folder / "t.json")) == 0
     out = capsys.readouterr().out
     assert out.startswith("The target holds")
-    assert max(map(len, out.splitlines())) <= 80
+    assert max(map(len, out.partition("Made again")[0].splitlines())) <= 80
     document = json.loads((folder / "t.json").read_text())
     assert document["reached"]
     drops = [trial["drop"] for trial in document["trials"]]
@@ -118,7 +119,7 @@ def test_the_recipe_makes_the_same_bytes(folder, capsys):
     """The command that tune prints gives the file that tune wrote."""
     assert command(folder, "--calibration-samples", "24") == 0
     out = capsys.readouterr().out
-    printed = out[out.index("foldmark quantize") :].split()
+    printed = shlex.split(out[out.index("foldmark quantize") :].replace("\\\n", ""))
     assert run([*printed[1:-1], str(folder / "again.onnx")]) == 0
     assert (folder / "again.onnx").read_bytes() == (folder / "q.onnx").read_bytes()
     assert "--samples 24" in out

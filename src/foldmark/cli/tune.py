@@ -142,10 +142,13 @@ def _gains(step: Step) -> str:
 
 def _again(model: Path, output: Path, bench: Bench, calibration: str | None) -> str:
     """Return the command that makes the result once more."""
-    return (
-        f"foldmark quantize {model} --recipe {output.with_suffix('.toml')} --data {calibration} "
-        f"--samples {bench.calibration.limit} -o OUT"
+    parts = (
+        f"foldmark quantize {model}",
+        f"--recipe {output.with_suffix('.toml')}",
+        f"--data {calibration} --samples {bench.calibration.limit}",
+        "-o OUT",
     )
+    return " \\\n    ".join(parts)
 
 
 def _text(found: Tuning, goal: Goal, output: Path, again: str) -> str:
@@ -164,8 +167,9 @@ def _text(found: Tuning, goal: Goal, output: Path, again: str) -> str:
     parts += [f"{trial.step}: {trial.failure}" for trial in failed]
     if found.blame:
         parts.append(f"What holds it back: {', '.join(found.blame)}.")
-    parts.append(f"Made again, byte for byte, by\n  {again}")
-    return "\n\n".join(wrapped(part) for part in parts)
+    told = "\n\n".join(wrapped(part) for part in parts)
+    # Not wrapped: a path must stay whole to be copied.
+    return f"{told}\n\nMade again, byte for byte, by\n  {again}"
 
 
 _COLUMNS = ("step", "drop", "times faster", "MB")
