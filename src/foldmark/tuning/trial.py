@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from foldmark import __version__
 from foldmark.errors import FoldmarkError, InvalidRecipe, NothingQuantized, NotSupported
 from foldmark.proof.quality import ScoreFunction, measure_quality
 from foldmark.proof.verify import drop_of
@@ -125,7 +124,6 @@ class Bench:
             recipe_text(recipe),
             self.float_model.stat().st_size,
             self.float_model.stat().st_mtime_ns,
-            __version__,
             self._seen,
             self.score_name,
             _source(self.score),
