@@ -296,7 +296,10 @@ class CodesJob:
         if self._clips():
             return np.zeros((1, 1), bool)
         codes = scaled + expanded(offset, where, segment, scaled.shape)
-        return np.isfinite(codes) & ((codes < low) | (codes > high))
+        beyond = (codes < low) | (codes > high)
+        # The widest dtype has to do for infinities, whose codes are the outermost.
+        wide = self.codes.dtype == np.int64
+        return beyond & np.isfinite(codes) if wide else beyond
 
     def _special(
         self, numbers: Floats, scaled: Floats, piece: Piece
