@@ -1,6 +1,7 @@
 """What explaining costs, in forward passes: MiniLM, static QDQ, 16 samples of 64 tokens.
 
-    python benchmarks/explain.py
+    python benchmarks/explain.py                 on a machine of your own
+    python benchmarks/explain.py --clock cpu     on one that others use, by one thread
 
 For about 10, 132 and 1,000 quantization sites: recording the errors of a batch, the path
 integral with 2 and 4 nodes, and leaving one site out at a time, each in units of one forward
@@ -9,13 +10,14 @@ graph, how much of the time reading the errors once a node must take at the rate
 machine reads memory, and peak memory against a forward pass that returns every site's tensor.
 """
 
+import argparse
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 import numpy as np
 import onnx
@@ -36,7 +38,6 @@ from foldmark.runtimes.onnxruntime import Session, available_threads
 
 SAMPLES, LENGTH = 16, 64
 OUTPUT = "sentence_embedding"
-ROUNDS = 5
 LEFT_OUT = 6
 
 Feeds = Mapping[str, NDArray[np.generic]]
@@ -180,26 +181,42 @@ def measured(output: NDArray[np.generic], aim: NDArray[np.float64]) -> float:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    began = perf_counter()
+    began = TIMING.now()
     work()
-    return perf_counter() - began
+    return TIMING.now() - began
+
+
+class Timing:
+    """How time is told: on the wall with all threads, or the processor's own with one."""
+
+    def __init__(self) -> None:
+        self.now: Callable[[], float] = perf_counter
+        self.threads, self.rounds, self.said = available_threads(), 5, "wall time"
+
+    def by_processor(self) -> None:
+        """Count what one thread takes of the processor, twice."""
+        self.now = process_time
+        self.threads, self.rounds, self.said = 1, 2, "processor time"
+
+
+TIMING = Timing()
 
 
 class Clock:
     """Times work in forward passes; the best of several rounds, forward passes in between."""
 
     def __init__(self) -> None:
-        session, feeds = Session(minilm()), batch()
+        session, feeds = Session(minilm(), threads=TIMING.threads), batch()
         aim = session.run(feeds)[OUTPUT].astype(np.float64)
         self.aim = aim / np.sqrt((aim * aim).sum(1, keepdims=True))
         self._forward = lambda: session.run(feeds)
-        self.forward = min(seconds(self._forward) for _ in range(ROUNDS))
+        self.forward = min(seconds(self._forward) for _ in range(TIMING.rounds))
 
-    def best(self, work: Callable[[], object], rounds: int = ROUNDS) -> float:
+    def best(self, work: Callable[[], object]) -> float:
         """Return the least seconds of several rounds, after one that warms up."""
         work()
         taken = []
-        for _ in range(rounds):
+        for _ in range(TIMING.rounds):
             self.forward = min(self.forward, *(seconds(self._forward) for _ in range(3)))
             taken.append(seconds(work))
         return min(taken)
@@ -207,7 +224,7 @@ class Clock:
 
 def report(name: str, graph: QuantizedGraph, clock: Clock) -> None:
     feeds, inputs = batch(), {"aim": clock.aim}
-    replay = Replay(graph)
+    replay = Replay(graph, threads=TIMING.threads)
     recording = replay.record(feeds)
     first = seconds(lambda: replay.integrate(recording, one_minus_cosine, inputs, nodes=1))
 
@@ -217,7 +234,7 @@ def report(name: str, graph: QuantizedGraph, clock: Clock) -> None:
     record = clock.best(lambda: replay.record(feeds))
     two, four = clock.best(integral(2)), clock.best(integral(4))
     left_out = [site.name for site in graph.sites[:LEFT_OUT]]
-    each = clock.best(lambda: [_without(replay, recording, n) for n in left_out], 2) / LEFT_OUT
+    each = clock.best(lambda: [_without(replay, recording, n) for n in left_out]) / LEFT_OUT
     one = clock.best(integral(1))
     unit = clock.forward
     print(
@@ -244,11 +261,11 @@ READ: list[tuple[int, int, float]] = []
 
 
 def gigabytes_a_second() -> float:
-    """Return the rate at which all processors together sum an array too large for a cache."""
-    array, threads = np.ones(128_000_000, np.float32), available_threads()
+    """Return the rate at which the threads together sum an array too large for a cache."""
+    array, threads = np.ones(128_000_000, np.float32), TIMING.threads
     with ThreadPoolExecutor(threads) as pool:
         parts = np.array_split(array, threads)
-        least = min(seconds(lambda: list(pool.map(np.sum, parts))) for _ in range(ROUNDS))
+        least = min(seconds(lambda: list(pool.map(np.sum, parts))) for _ in range(3))
     return array.nbytes / least / 1e9
 
 
@@ -282,12 +299,18 @@ def in_a_process_of_its_own(what: str) -> None:
 
 
 def main() -> None:
-    if len(sys.argv) > 1:
-        in_a_process_of_its_own(sys.argv[1])
+    parser = argparse.ArgumentParser(description="What explaining costs, in forward passes.")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+    parser.add_argument("memory", nargs="?", choices=("read", "tapped", "explained"))
+    given = parser.parse_args()
+    if given.memory:
+        in_a_process_of_its_own(given.memory)
         return
+    if given.clock == "cpu":
+        TIMING.by_processor()
     minilm()
     clock = Clock()
-    print(f"MiniLM, {SAMPLES} x {LENGTH} tokens, {available_threads()} threads")
+    print(f"MiniLM, {SAMPLES} x {LENGTH} tokens, {TIMING.said}, threads: {TIMING.threads}")
     print("in forward passes of the float model (one is the unit); build in seconds")
     print(
         f"{'':<12} {'sites':>5} {'record':>8} {'K=2':>7} {'K=4':>7} "
