@@ -268,7 +268,9 @@ def _weight_after(graph: QuantizedGraph, site: Site) -> tuple[Site, int] | None:
 def _preferred(found: Sequence[_Candidate]) -> _Candidate:
     """Return the treatment of fewest bits that saves about as much as the best."""
     best = max(candidate.predicted for candidate in found)
-    good = [candidate for candidate in found if candidate.predicted >= _AS_GOOD * best]
+    # Where nothing saves, four fifths of the best is more than the best: take that one.
+    least = min(best, _AS_GOOD * best)
+    good = [candidate for candidate in found if candidate.predicted >= least]
     return min(good, key=lambda candidate: (candidate.bits, -candidate.predicted))
 
 

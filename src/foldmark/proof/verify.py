@@ -223,7 +223,7 @@ def check(proof: Proof, demands: Demands) -> None:
 def drop_of(quality: Quality) -> tuple[float, str]:
     """Return how much worse the quantized model is, and by which measure."""
     if quality.score is not None:
-        return -quality.score.change.value, f"the drop in {quality.score.name}"
+        return 0.0 - quality.score.change.value, f"the drop in {quality.score.name}"
     if quality.top1_agreement is not None:
         return 1 - quality.top1_agreement.value, "the top-1 disagreement"
     return max(each.relative for each in quality.outputs), "the outputs' relative distance"
