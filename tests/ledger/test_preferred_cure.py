@@ -7,7 +7,7 @@ from foldmark.ledger.treatments import Treatment
 
 
 def candidate(predicted, bits):
-    return _Candidate(((None, Treatment("", None, bits=bits)),), "", predicted)
+    return _Candidate(((None, Treatment("", None, bits=bits)),), "", predicted=predicted)
 
 
 @pytest.mark.parametrize(

@@ -131,13 +131,13 @@ class _Climb:
         self._report = report
 
     def best(self) -> Trial | None:
-        """The fastest trial that reaches the goal, else the one with the least drop."""
+        """The fastest trial that reaches the goal, else the fastest with the least drop."""
         made = [step.trial for step in self.steps if step.trial.model]
         good = [trial for trial in made if self.goal.holds(trial)]
         if good:
             return max(good, key=lambda trial: trial.speed.value)
         fast = [trial for trial in made if trial.speed.value >= self.goal.min_speedup]
-        return min(fast or made, key=lambda trial: trial.drop, default=None)
+        return min(fast or made, key=lambda trial: (trial.drop, -trial.speed.value), default=None)
 
     def reached(self) -> bool:
         best = self.best()
