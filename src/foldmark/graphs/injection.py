@@ -235,5 +235,7 @@ def _rewired(
         for name in node.output:
             graph.node.extend(additions.get(name, ()))
     for name in sorted(outputs & last.keys()):
-        graph.node.append(onnx.helper.make_node("Identity", [last[name]], [name], name=name))
+        graph.node.append(
+            onnx.helper.make_node("Identity", [last[name]], [name], name=f"{name} with errors")
+        )
     return LightModel(model, weights)
