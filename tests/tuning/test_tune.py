@@ -18,8 +18,9 @@ from foldmark.recipes.recipe import Override, TensorRange
 from foldmark.recipes.recipe_file import BUILT_IN, parse_recipe, recipe_text
 from foldmark.runtimes.batches import open_data
 from foldmark.runtimes.onnxruntime import Session
+from foldmark.runtimes.timing import Interval
 from foldmark.tuning.repairs import Repair, repaired
-from foldmark.tuning.trial import Bench
+from foldmark.tuning.trial import Bench, Trial
 from foldmark.tuning.tune import Goal, tune
 
 
@@ -197,6 +198,34 @@ def test_a_target_out_of_reach_says_how_near(folder, capsys):
     assert "the target can't be met" in captured.err
     assert captured.out.startswith("The target does not hold")
     assert (folder / "q.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("static", "others", "chosen"),
+    [
+        ((0.5, 2.0), (0.0, 0.9), 0.0),  # too slow but right before fast and wrong
+        ((0.0, 2.0), (0.0, 0.9), 0.0),  # both keep the score: the faster
+        ((0.5, 0.9), (0.3, 0.5), 0.3),  # neither keeps it: the one that falls least
+    ],
+)
+def test_the_score_comes_before_the_speed(folder, monkeypatch, static, others, chosen):
+    def measured(bench, step, recipe):
+        drop, speed = static if step == "static" else others
+        model = folder / f"{step}.onnx"
+        model.write_bytes((folder / "m.onnx").read_bytes())
+        interval = Interval(speed, speed, speed)
+        return Trial(step, recipe, drop, "the drop in accuracy", interval, 1, str(model))
+
+    monkeypatch.setattr(Bench, "run", measured)
+    monkeypatch.setattr("foldmark.tuning.tune.find_repairs", lambda *_: ())
+    data = open_data(str(folder / "d.npz"), onnx.load(folder / "m.onnx"))
+    bench = Bench(folder / "m.onnx", data, data, folder / "trials")
+    tuning = tune(bench, Goal(max_drop=0.01, min_speedup=10), folder / "q.onnx")
+    assert not tuning.reached
+    assert tuning.best.drop == chosen
+    assert tuning.best.speed.value == max(
+        trial.speed.value for trial in tuning.trials if trial.drop == chosen
+    )
 
 
 @pytest.mark.parametrize("drop", [0.01])

@@ -36,8 +36,12 @@ class Goal:
 
     def holds(self, trial: Trial) -> bool:
         """Return whether a trial reaches it."""
+        return self.keeps_score(trial) and trial.speed.value >= self.min_speedup
+
+    def keeps_score(self, trial: Trial) -> bool:
+        """Return whether a trial's score falls by no more than it may."""
         # A drop of one sample in 200 is 0.005 to a person, a bit more to a float.
-        return trial.drop <= self.max_drop + 1e-9 and trial.speed.value >= self.min_speedup
+        return trial.drop <= self.max_drop + 1e-9
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,8 @@ class Tuning:
 
     Attributes:
         steps: every trial in order, each beside the one it changes.
-        best: the fastest that reaches the goal, else the one that comes nearest.
+        best: the fastest that reaches the goal; else the fastest that keeps the score; else the
+            one whose score falls least.
         reached: whether the goal holds.
         blame: what holds the best trial back, worst first, when the goal is not reached.
     """
@@ -111,7 +116,7 @@ def tune(
             if climb.reached():
                 break
     blame: tuple[str, ...] = ()
-    if not climb.reached() and climb.best() is not None:
+    if not climb.reached() and climb.base() is not None:
         blame = _repair(climb, model)
     best = climb.best()
     if best is None:
@@ -131,13 +136,22 @@ class _Climb:
         self._report = report
 
     def best(self) -> Trial | None:
-        """The fastest trial that reaches the goal, else the fastest with the least drop."""
-        made = [step.trial for step in self.steps if step.trial.model]
+        """The fastest trial that reaches the goal, else the nearest: the score comes first."""
+        made = self._made()
         good = [trial for trial in made if self.goal.holds(trial)]
-        if good:
-            return max(good, key=lambda trial: trial.speed.value)
+        kept = good or [trial for trial in made if self.goal.keeps_score(trial)]
+        if kept:
+            return max(kept, key=lambda trial: trial.speed.value)
+        return min(made, key=lambda trial: (trial.drop, -trial.speed.value), default=None)
+
+    def base(self) -> Trial | None:
+        """The trial to improve: of those fast enough, the fastest with the least drop."""
+        made = self._made()
         fast = [trial for trial in made if trial.speed.value >= self.goal.min_speedup]
         return min(fast or made, key=lambda trial: (trial.drop, -trial.speed.value), default=None)
+
+    def _made(self) -> list[Trial]:
+        return [step.trial for step in self.steps if step.trial.model]
 
     def reached(self) -> bool:
         best = self.best()
@@ -153,11 +167,11 @@ class _Climb:
             self._report(step)
 
     def improve(self, step: str, change: Callable[[Recipe], Recipe | None]) -> None:
-        """Try a change of the best recipe; the best stays when it does not help."""
-        best = self.best()
-        changed = change(best.recipe) if best is not None else None
+        """Try a change of the recipe to improve; the best stays when it does not help."""
+        base = self.base()
+        changed = change(base.recipe) if base is not None else None
         if changed is not None:
-            self.try_recipe(step, replace(changed, name=step), base=best)
+            self.try_recipe(step, replace(changed, name=step), base=base)
 
 
 def _first_rungs(model: onnx.ModelProto) -> Iterator[tuple[str, Recipe]]:
@@ -192,10 +206,10 @@ def _improvements(
 
 def _repair(climb: _Climb, model: onnx.ModelProto) -> tuple[str, ...]:
     """Follow ever more of the account's repairs; return who is to blame."""
-    best = climb.best()
-    assert best is not None
+    base = climb.base()
+    assert base is not None
     try:
-        repairs = find_repairs(climb.bench, best, model)
+        repairs = find_repairs(climb.bench, base, model)
     except FoldmarkError as error:
         return (f"the account could not be taken: {error.sentence()}",)
     count = 1
@@ -203,8 +217,8 @@ def _repair(climb: _Climb, model: onnx.ModelProto) -> tuple[str, ...]:
         chosen = repairs[:count]
         climb.try_recipe(
             _in_words(chosen),
-            replace(repaired(best.recipe, chosen), name=f"{len(chosen)} repairs"),
-            base=best,
+            replace(repaired(base.recipe, chosen), name=f"{len(chosen)} repairs"),
+            base=base,
             promise=Promise(
                 sum(each.saving for each in chosen), sum(each.milliseconds for each in chosen)
             ),
