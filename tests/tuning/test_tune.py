@@ -201,16 +201,16 @@ def test_a_target_out_of_reach_says_how_near(folder, capsys):
 
 
 @pytest.mark.parametrize(
-    ("static", "others", "chosen"),
+    ("speedup", "found", "chosen"),
     [
-        ((0.5, 2.0), (0.0, 0.9), 0.0),  # too slow but right before fast and wrong
-        ((0.0, 2.0), (0.0, 0.9), 0.0),  # both keep the score: the faster
-        ((0.5, 0.9), (0.3, 0.5), 0.3),  # neither keeps it: the one that falls least
+        (1, [(0.5, 2.0), (0.0, 0.9)], 0.0),  # too slow but right before fast and wrong
+        (10, [(0.005, 2.0), (0.0, 0.9)], 0.005),  # both keep the score: the faster
+        (1, [(0.5, 0.9), (0.3, 0.5)], 0.3),  # neither keeps it: the one that falls least
     ],
 )
-def test_the_score_comes_before_the_speed(folder, monkeypatch, static, others, chosen):
+def test_the_score_comes_before_the_speed(folder, monkeypatch, speedup, found, chosen):
     def measured(bench, step, recipe):
-        drop, speed = static if step == "static" else others
+        drop, speed = found[step != "static"]
         model = folder / f"{step}.onnx"
         model.write_bytes((folder / "m.onnx").read_bytes())
         interval = Interval(speed, speed, speed)
@@ -220,7 +220,7 @@ def test_the_score_comes_before_the_speed(folder, monkeypatch, static, others, c
     monkeypatch.setattr("foldmark.tuning.tune.find_repairs", lambda *_: ())
     data = open_data(str(folder / "d.npz"), onnx.load(folder / "m.onnx"))
     bench = Bench(folder / "m.onnx", data, data, folder / "trials")
-    tuning = tune(bench, Goal(max_drop=0.01, min_speedup=10), folder / "q.onnx")
+    tuning = tune(bench, Goal(max_drop=0.01, min_speedup=speedup), folder / "q.onnx")
     assert not tuning.reached
     assert tuning.best.drop == chosen
     assert tuning.best.speed.value == max(
