@@ -9,13 +9,11 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from foldmark.exact.rule import Rule
 from foldmark.kernels.fold import quantize_array
 from foldmark.methods.awq import search_clip, search_scale
 from foldmark.methods.bias_correction import mean_shift
 from foldmark.methods.hessian import Inputs
-from foldmark.methods.smoothquant import search_alpha, smoothing_factors
-from foldmark.recipes.recipe import Mode
+from foldmark.methods.smoothquant import search_alpha
 from foldmark.surgery.account import Account
 from foldmark.surgery.choice import Selection
 from foldmark.surgery.editor import Editor, array_of, attribute, consumers
@@ -26,7 +24,6 @@ from foldmark.surgery.weights import Coder, WeightSchemes, coded
 __all__ = ["chosen_products", "correct_biases", "scale_for_awq", "smooth"]
 
 Floats = NDArray[np.floating]
-_CLEARLY = 0.75  # a gain smaller than this on unseen inputs may be luck of the draw
 
 
 def chosen_products(editor: Editor, selection: Selection) -> list[Product]:
@@ -55,29 +52,20 @@ def smooth(
     selection: Selection,
     schemes: WeightSchemes,
     account: Account,
-    *,
-    mode: Mode,
 ) -> onnx.ModelProto:
-    """Return the model with SmoothQuant's factors moved into weights, alpha searched per input.
-
-    With static ranges a smoothed input has no channel left that makes room for what was not
-    seen: where inputs kept out of the ranges come out worse, the input stays as it is.
-    """
+    """Return the model with SmoothQuant's factors moved into weights, alpha searched per input."""
     editor = Editor(model)
-    moved, alphas, groups, worse = [], [], _by_input(editor, selection), 0
+    moved, alphas, groups = [], [], _by_input(editor, selection)
     for tensor, products in groups.items():
         inputs = seen[tensor]
         W = np.concatenate([_inner_first(p) for p in products], axis=1)
         rule = schemes.of(products[0]).rule
 
         def quantized(X: Floats, W: Floats) -> Floats:
-            return _fake_activation(X, X) @ coded(W, rule, 1).dequantize()  # noqa: B023
+            return _fake_activation(X) @ coded(W, rule, 1).dequantize()  # noqa: B023
 
         found = search_alpha(inputs.rows, W.astype(np.float32), inputs.largest, quantized)
         if found is None:
-            continue
-        if mode is Mode.STATIC and not _holds_on_unseen(inputs.rows, W, found.alpha, rule):
-            worse += 1
             continue
         alphas.append(found.alpha)
         if found.kept:
@@ -88,29 +76,8 @@ def smooth(
         weights = {p.name: _scaled(p, found.factors) for p in products}
         moved.append(_Moved(tensor, found.factors, weights, tuple(products)))
     span = f", alpha {min(alphas):g} to {max(alphas):g}" if alphas else ""
-    kept = f"; {worse} left, worse on inputs kept out of the ranges" if worse else ""
-    account.methods.append(
-        f"smoothquant: {len(moved)} of {len(groups)} inputs smoothed{span}{kept}"
-    )
+    account.methods.append(f"smoothquant: {len(moved)} of {len(groups)} inputs smoothed{span}")
     return _apply(editor, moved)
-
-
-def _holds_on_unseen(X: Floats, W: Floats, alpha: float, rule: Rule) -> bool:
-    """Return whether smoothing lowers the error of one half of X with ranges from the other."""
-    W, largest_w = W.astype(np.float32), np.abs(W).max(1)
-    plain, smoothed = 0.0, 0.0
-    for seen, kept in ((X[::2], X[1::2]), (X[1::2], X[::2])):
-        if not len(kept):
-            return True
-        exact = kept @ W
-        factors = smoothing_factors(np.abs(seen).max(0), largest_w, alpha).factors
-        errors = []
-        for s in (np.ones(len(W), np.float32), factors.astype(np.float32)):
-            weight = coded(W * s[:, None], rule, 1).dequantize()
-            made = _fake_activation(kept / s, seen / s) @ weight
-            errors.append(float(((made - exact) ** 2).sum()))
-        plain, smoothed = plain + errors[0], smoothed + errors[1]
-    return smoothed < _CLEARLY * plain
 
 
 def scale_for_awq(
@@ -237,9 +204,9 @@ def _scaled(product: Product, factors: NDArray[np.float64]) -> Floats:
     return (values * factors.reshape(shape)).astype(values.dtype)
 
 
-def _fake_activation(X: Floats, seen: Floats) -> Floats:
-    """Return X as uint8 codes with one scale, from what was seen, would give it back."""
-    low, high = min(float(seen.min()), 0.0), max(float(seen.max()), 0.0)
+def _fake_activation(X: Floats) -> Floats:
+    """Return X as uint8 codes with one scale would give it back."""
+    low, high = min(float(X.min()), 0.0), max(float(X.max()), 0.0)
     scale = (high - low) / 255 or 1.0
     zero = np.rint(-low / scale)
     return ((np.clip(np.rint(X / scale) + zero, 0, 255) - zero) * scale).astype(np.float32)

@@ -170,9 +170,7 @@ def _move(work: _Work) -> None:
     if MethodName.SMOOTHQUANT in work.recipe.methods:
         seen = _inputs(work, "smoothquant")
         schemes = _schemes(work.recipe)
-        work.model = smooth(
-            work.model, seen, work.selection, schemes, work.account, mode=work.recipe.mode
-        )
+        work.model = smooth(work.model, seen, work.selection, schemes, work.account)
 
 
 def _coder(work: _Work, columns: Mapping[str, NDArray[np.int64]]) -> Coder:
