@@ -35,13 +35,15 @@ def test_labels(tmp_path):
     np.savez(tmp_path / "one.npz", y=np.arange(4))
     np.savez(tmp_path / "named.npz", x=np.zeros(2), labels=np.arange(5))
     np.savez(tmp_path / "two.npz", a=np.arange(2), b=np.arange(2))
-    np.save(tmp_path / "real.npy", np.zeros(3))
+    np.save(tmp_path / "scores.npy", np.array([0.5, 1.5], np.float32))  # of a task's own score
+    np.save(tmp_path / "words.npy", np.array(["cat", "dog"]))
     assert parse_labels(None) == (None, "labels")
     assert parse_labels("digit") == (None, "digit")
     for name, size in (("l.npy", 3), ("one.npz", 4), ("named.npz", 5)):
         labels, _ = parse_labels(str(tmp_path / name))
         assert np.array_equal(labels, np.arange(size))
-    for name in ("two.npz", "real.npy"):
+    assert np.array_equal(parse_labels(str(tmp_path / "scores.npy"))[0], [0.5, 1.5])
+    for name in ("two.npz", "words.npy"):
         with pytest.raises(DataMismatch, match="no labels here"):
             parse_labels(str(tmp_path / name))
     with pytest.raises(FileUnreadable):
