@@ -26,6 +26,7 @@ __all__ = ["claim"]
 
 _STATE = ".quant_state.bitsandbytes__"
 _KINDS = {"nf4": "nf4", "fp4": "fp4_bnb"}
+_LARGEST_BLOCK = 1 << 31
 _LONGEST_STATE = 1 << 16
 
 
@@ -184,7 +185,7 @@ def _check_nested(arrays: _Arrays, state: _State) -> None:
     demand(arrays.absmax, arrays.absmax.number_format == "uint8", "uint8 codes")
     demand(arrays.absmax, len(arrays.nested) == 2, "nested_absmax and nested_quant_map beside it")
     outer, table = arrays.nested
-    fits = state.nested_block > 0 and outer.elements == -(
+    fits = 0 < state.nested_block < _LARGEST_BLOCK and outer.elements == -(
         -arrays.absmax.elements // state.nested_block
     )
     demand(outer, fits and outer.number_format == "float32", "one float32 for each nested block")

@@ -9,6 +9,7 @@ Types that reorder or pack their codes for one kernel are refused by name.
 """
 
 import json
+import re
 from dataclasses import replace
 
 from foldmark.errors import HostileFile, NotSupported
@@ -19,6 +20,7 @@ from foldmark.formats.stored import StoredTensor
 __all__ = ["claim"]
 
 _READ = ("Int8Tensor", "IntxUnpackedToInt8Tensor", "Float8Tensor")
+_FORMAT = re.compile(r"u?int[1-8]|float8_\w{4,12}")
 _PARTS = Names("_qdata", "_scale", "_zero_point")
 
 
@@ -49,6 +51,12 @@ def _type_of(stated: str, name: str, where: str) -> tuple[str, str]:
     try:
         described = json.loads(stated)
         target = described.get("_data", {}).get("target_dtype") or {}
-        return str(described["_type"]), str(target.get("_data", ""))
+        kind, number_format = str(described["_type"]), str(target.get("_data", ""))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         raise HostileFile(f"metadata of {name!r} is not torchao's JSON", where=where) from fault
+    if number_format and not _FORMAT.fullmatch(number_format):
+        got = number_format[:40].encode("unicode_escape").decode()
+        raise HostileFile(
+            f"metadata of {name!r} names no number format", where=where, got=got, expected="int4"
+        )
+    return kind, number_format
