@@ -64,13 +64,15 @@ class Watch:
     def __init__(self, folder: str) -> None:
         own = (folder, sys.prefix, sys.base_prefix, str(Path.cwd()), tempfile.gettempdir() + "/tmp")
         self.allowed = (*map(os.path.realpath, own), "/proc", "/sys", "/dev")
+        # A temporary file without a name is opened by the name of its folder.
+        self.nameless = os.path.realpath(tempfile.gettempdir())
         self.outside: list[str] = []
 
     def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
         """Take one of the interpreter's audit events."""
         if event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
             place = os.path.realpath(os.fsdecode(arguments[0]))
-            if not place.startswith(self.allowed):
+            if place != self.nameless and not place.startswith(self.allowed):
                 self.outside.append(place)
 
 
