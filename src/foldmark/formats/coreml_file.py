@@ -29,6 +29,7 @@ import numpy as np
 from foldmark.errors import FileUnreadable, HostileFile, MissingExtra, NotSupported
 from foldmark.formats.bitfields import unpack_fields
 from foldmark.formats.plain import part_of
+from foldmark.formats.scaled_blocks import scaled_blocks
 from foldmark.formats.source import FileBytes
 from foldmark.formats.stored import Array, Artefact, Layout, Part, Span, StoredTensor, Values
 
@@ -361,25 +362,7 @@ def _scaled(
             got=f"scale {list(scale.shape)} for codes {list(shape)}",
         )
     block = tuple(max(1, n // c) for n, c in zip(shape, counts, strict=True))
-    across, step = math.prod(shape[1:]), block[0] if shape and counts[0] > 1 else 1
-
-    def per_block(constant: _Constant, first: int, last: int) -> Array:
-        table = constant.load().reshape(counts if constant.elements > 1 else (1,) * len(shape))
-        whole = not shape or table.shape[0] == 1
-        return table if whole else table[first // step : -(-last // step)]
-
-    def read(first: int, last: int) -> Values:
-        rows = (last - first, *shape[1:]) if shape else ()
-        shift = None if zeros is None else per_block(zeros, first, last)
-        if shift is not None and shift.dtype.kind != "f":
-            shift = shift.astype(np.int32)
-        return Values(
-            codes.read(first * across, last * across).reshape(rows),
-            block,
-            per_block(scale, first, last).astype(np.float32),
-            shift,
-        )
-
+    step = block[0] if shape and counts[0] > 1 else 1
     layout = Layout(
         codes.number_format,
         block,
@@ -389,6 +372,7 @@ def _scaled(
     )
     roles = {Part.CODES: codes, Part.SCALES: scale, Part.ZERO_POINTS: zeros}
     spans = tuple(c.span for c in found if c is not None and c.span is not None)
+    read = scaled_blocks(codes, scale, zeros, shape, block)
     return StoredTensor(one.name, shape, layout, spans, blobs.parts(roles), read, walk_step=step)
 
 

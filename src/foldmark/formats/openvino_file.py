@@ -19,6 +19,7 @@ import numpy as np
 from foldmark.errors import FormatNotRecognised, HostileFile, NotSupported
 from foldmark.formats.bitfields import unpack_fields
 from foldmark.formats.plain import part_of
+from foldmark.formats.scaled_blocks import scaled_blocks
 from foldmark.formats.source import FileBytes
 from foldmark.formats.stored import Array, Artefact, Layout, Part, Span, StoredTensor, Values
 
@@ -254,28 +255,6 @@ def _stored(
     if zeros is not None and math.prod(zeros.shape) not in (1, math.prod(scale.shape)):
         raise HostileFile("as many zero points as scales are needed", where=codes.name)
     shape, block = _flattened(codes.shape, block)
-    counts = tuple(-(-n // b) for n, b in zip(shape, block, strict=True))
-    across = math.prod(shape[1:])
-
-    def part(constant: _Constant, first: int, last: int) -> Array:
-        items = constant.load()
-        if items.size == 1:
-            return items.reshape((1,) * len(shape))
-        table = items.reshape(counts)
-        return table if not shape or counts[0] == 1 else table[first:last]
-
-    def read(first: int, last: int) -> Values:
-        rows = (last - first, *shape[1:]) if shape else ()
-        shift = None if zeros is None else part(zeros, first, last)
-        if shift is not None and shift.dtype.kind != "f":
-            shift = shift.astype(np.int32)
-        return Values(
-            codes.read(first * across, last * across).reshape(rows),
-            block,
-            part(scale, first, last).astype(np.float32),
-            shift,
-        )
-
     layout = Layout(
         codes.number_format,
         block,
@@ -285,6 +264,7 @@ def _stored(
     )
     spans = tuple(c.span for c in (codes, scale, zeros) if c is not None)
     roles = {Part.CODES: codes, Part.SCALES: scale, Part.ZERO_POINTS: zeros}
+    read = scaled_blocks(codes, scale, zeros, shape, block)
     return StoredTensor(codes.name, shape, layout, spans, _parts_once(counted, roles), read)
 
 
