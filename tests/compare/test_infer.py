@@ -12,7 +12,8 @@ from foldmark.compare.observed import observe
 from foldmark.compare.residuals import Suspect
 from foldmark.exact.rounding import Rounding
 from foldmark.exact.rule import Extent, Rule, Scaling, ZeroForm, ZeroOrder
-from foldmark.formats.stored import Layout, Part, StoredTensor, Values
+from foldmark.formats.stored import Part, StoredTensor
+from foldmark.formats.values import Layout, Values
 from foldmark.kernels.fold import quantize_array
 from foldmark.rules import CATALOGUE, ONNXRUNTIME_WEIGHT_INT8
 

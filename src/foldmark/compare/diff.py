@@ -18,7 +18,8 @@ from foldmark.compare.fit import Fit, fit_tensor
 from foldmark.compare.sampling import Block, Sampler, arranged, block_of
 from foldmark.compare.traces import find_traces
 from foldmark.errors import ModelsDiffer, NothingQuantized
-from foldmark.formats.stored import Array, Artefact, StoredTensor
+from foldmark.formats.stored import Artefact, StoredTensor
+from foldmark.formats.values import Array
 
 __all__ = ["CodeDifference", "Diff", "TensorDiff", "diff_artefacts", "fit_match", "turned"]
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from foldmark.formats.stored import Array, Records, StoredTensor, Values
+from foldmark.formats.stored import Records, StoredTensor
+from foldmark.formats.values import Array, Values
 
 __all__ = ["Setter", "block_extremes", "find_setter", "inside", "spans_walk"]
 

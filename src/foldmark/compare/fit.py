@@ -9,7 +9,8 @@ from foldmark.compare.observed import Observation, observe
 from foldmark.compare.residuals import Residuals, Suspect, find_residuals
 from foldmark.errors import NotSupported
 from foldmark.exact.catalog import FLOAT32
-from foldmark.formats.stored import Array, Layout, StoredTensor, Values
+from foldmark.formats.stored import StoredTensor
+from foldmark.formats.values import Array, Layout, Values
 
 __all__ = ["Fit", "fit_tensor", "holds", "shrinkage"]
 

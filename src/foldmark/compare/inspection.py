@@ -12,7 +12,8 @@ from foldmark.compare.extremes import Setter, block_extremes, find_setter, insid
 from foldmark.compare.records import ScaleTally, add_checksum, add_scales, survey_records
 from foldmark.compare.tally import EXPONENTS, can_tally, count_not_finite, number_of, tally
 from foldmark.compare.traces import Traces, find_traces, has_ends, merged
-from foldmark.formats.stored import Array, Artefact, Part, Span, StoredTensor, Values
+from foldmark.formats.stored import Artefact, Part, Span, StoredTensor
+from foldmark.formats.values import Array, Values
 from foldmark.kernels.threads import thread_count
 
 __all__ = ["CodeUse", "Inspection", "ScaleUse", "TensorReport", "inspect_artefact"]

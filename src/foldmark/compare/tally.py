@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from foldmark.formats.stored import Array, PackedCodes, Values
+from foldmark.formats.values import Array, PackedCodes, Values
 from foldmark.kernels.compiled import compiled
 
 __all__ = [

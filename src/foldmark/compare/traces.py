@@ -6,7 +6,8 @@ import ml_dtypes
 import numpy as np
 
 from foldmark.compare.extremes import block_extremes, inside, spans_walk
-from foldmark.formats.stored import Array, Layout, StoredTensor, Values
+from foldmark.formats.stored import StoredTensor
+from foldmark.formats.values import Array, Layout, Values
 
 __all__ = ["Traces", "find_traces", "has_ends", "merged"]
 

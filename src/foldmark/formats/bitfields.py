@@ -12,7 +12,7 @@ width: a 32-bit word of eight nibbles reads as four bytes of two, low nibble fir
 
 import numpy as np
 
-from foldmark.formats.stored import Array
+from foldmark.formats.values import Array
 
 __all__ = ["pack_fields", "unpack_fields"]
 

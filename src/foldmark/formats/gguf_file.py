@@ -22,17 +22,8 @@ from foldmark.formats.codebooks import CODEBOOKS
 from foldmark.formats.ggml_blocks import BLOCK_TYPES, BlockType
 from foldmark.formats.plain import plain_tensor
 from foldmark.formats.source import Cursor, FileBytes
-from foldmark.formats.stored import (
-    Array,
-    Artefact,
-    Layout,
-    PackedCodes,
-    Records,
-    Span,
-    StoredTensor,
-    Values,
-    refuse_overlaps,
-)
+from foldmark.formats.stored import Artefact, Records, Span, StoredTensor, refuse_overlaps
+from foldmark.formats.values import Array, Layout, PackedCodes, Values
 
 __all__ = ["MAGIC", "read_gguf"]
 

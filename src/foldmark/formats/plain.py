@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from foldmark.formats.source import FileBytes
-from foldmark.formats.stored import Layout, Part, Span, StoredTensor, Values
+from foldmark.formats.stored import Part, Span, StoredTensor
+from foldmark.formats.values import Layout, Values
 
 __all__ = ["part_of", "plain_tensor"]
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from foldmark.formats.stored import Array, Values
+from foldmark.formats.values import Array, Values
 
 __all__ = ["Numbers", "scaled_blocks"]
 

@@ -20,7 +20,8 @@ import numpy as np
 
 from foldmark.errors import HostileFile
 from foldmark.formats.schemes.shelf import Entry, Shelf, demand, spans
-from foldmark.formats.stored import Array, Layout, Part, StoredTensor, Values
+from foldmark.formats.stored import Part, StoredTensor
+from foldmark.formats.values import Array, Layout, Values
 
 __all__ = ["claim"]
 

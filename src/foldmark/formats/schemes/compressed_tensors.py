@@ -20,7 +20,8 @@ from foldmark.errors import HostileFile
 from foldmark.formats.bitfields import unpack_fields
 from foldmark.formats.codebooks import CODEBOOKS
 from foldmark.formats.schemes.shelf import Entry, Shelf, block_of, demand, parts, spans
-from foldmark.formats.stored import Array, Layout, Part, StoredTensor, Values
+from foldmark.formats.stored import Part, StoredTensor
+from foldmark.formats.values import Array, Layout, Values
 
 __all__ = ["claim"]
 

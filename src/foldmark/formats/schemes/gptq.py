@@ -23,7 +23,8 @@ import numpy as np
 from foldmark.errors import HostileFile
 from foldmark.formats.bitfields import unpack_fields
 from foldmark.formats.schemes.shelf import Entry, Shelf, demand, parts, spans
-from foldmark.formats.stored import Array, Layout, StoredTensor, Values
+from foldmark.formats.stored import StoredTensor
+from foldmark.formats.values import Array, Layout, Values
 
 __all__ = ["AWQ_ORDER", "claim"]
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from foldmark.formats.schemes.shelf import Entry, Shelf, block_of, demand, parts, spans
-from foldmark.formats.stored import Array, Layout, StoredTensor, Values
+from foldmark.formats.stored import StoredTensor
+from foldmark.formats.values import Array, Layout, Values
 
 __all__ = ["Names", "claim", "scaled_tensor"]
 

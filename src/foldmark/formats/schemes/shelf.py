@@ -9,7 +9,8 @@ import numpy as np
 
 from foldmark.errors import HostileFile
 from foldmark.formats.source import FileBytes
-from foldmark.formats.stored import Array, Part, Span
+from foldmark.formats.stored import Part, Span
+from foldmark.formats.values import Array
 
 __all__ = [
     "DTYPES",
