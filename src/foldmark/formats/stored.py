@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
@@ -18,11 +18,16 @@ __all__ = [
     "Artefact",
     "Part",
     "Records",
+    "Run",
     "ScaleFields",
     "Span",
     "StoredTensor",
     "refuse_overlaps",
 ]
+
+
+# Pieces of a run begin at multiples of its block up to this length; longer blocks are cut.
+_LONGEST_STEP = 1 << 20
 
 
 class Part(Enum):
@@ -110,6 +115,20 @@ class Records:
 
 
 @dataclass(frozen=True, eq=False)
+class Run:
+    """A tensor's elements in C order as one axis, for those who need not know its shape.
+
+    Attributes:
+        block: how many neighbours share a scale.
+        reader: called with the first element and the one behind the last: whole blocks, or a part
+            of one.
+    """
+
+    block: int
+    reader: Callable[[int, int], Values] = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
 class StoredTensor:
     """One tensor of a file; its numbers are read when asked for.
 
@@ -124,6 +143,7 @@ class StoredTensor:
         walk_step: pieces start at multiples of this.
         note: one remark for the reader of a table, "" for none.
         records: the same bytes as a run of records, where codes and scales are stored so.
+        run: the same elements as one axis, where blocks are neighbours.
     """
 
     name: str
@@ -136,6 +156,7 @@ class StoredTensor:
     walk_step: int = 1
     note: str = ""
     records: Records | None = None
+    run: Run | None = None
 
     @property
     def elements(self) -> int:
@@ -168,13 +189,42 @@ class StoredTensor:
         """Read indices start..stop of the walk axis, start a multiple of the step."""
         return self.reader(start, stop)
 
-    def pieces(self, elements: int = 1 << 22) -> Iterator[tuple[int, Values]]:
-        """Yield the tensor in pieces of about so many elements, each with its first index."""
+    def unrolled(self) -> "StoredTensor | None":
+        """Return the tensor as one axis, so that rows longer than memory can be read in pieces."""
+        if self.run is None:
+            return None
+        return replace(
+            self,
+            shape=(self.elements,),
+            layout=replace(self.layout, block=(self.run.block,)),
+            reader=self.run.reader,
+            walk_axis=0,
+            walk_step=self.run.block if self.run.block <= _LONGEST_STEP else 1,
+            run=None,
+        )
+
+    def pieces(
+        self, elements: int = 1 << 22, first: int = 0, last: int | None = None
+    ) -> Iterator[tuple[int, Values]]:
+        """Yield the tensor in pieces of about so many elements, each with its first index.
+
+        Blocks longer than a piece are cut, and no piece reaches into two of them.
+
+        Args:
+            elements: of a piece.
+            first, last: the part of the walk axis, first a multiple of the step.
+        """
         length = self.shape[self.walk_axis] if self.shape else 1
         across = max(1, self.elements // length) if length else 1
         run = max(1, elements // across // self.walk_step) * self.walk_step
-        for start in range(0, length, run):
-            yield start, self.reader(start, min(start + run, length))
+        block = self.layout.block[self.walk_axis] if self.layout.block and self.shape else 1
+        start, end = first, length if last is None else last
+        while start < end:
+            stop = min(start + run, end)
+            if block > run:
+                stop = min(stop, (start // block + 1) * block)
+            yield start, self.reader(start, stop)
+            start = stop
 
 
 @dataclass(frozen=True, eq=False)
