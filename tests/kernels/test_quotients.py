@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foldmark.kernels import quotients
+from foldmark.kernels import lanes
 from foldmark.kernels.quotients import codes_of_one_block
 
 CODES = {np.int8: (-128, 127), np.uint8: (0, 255), np.int16: (-32768, 32767), np.uint16: (0, 65535)}
@@ -79,5 +79,5 @@ def test_lengths_around_a_step_of_the_loop(size: int) -> None:
 
 def test_the_factors_lie_apart_from_the_reciprocal() -> None:
     # fl(1 / step) errs by 2^-24, each product by 2^-24, and so does the quotient.
-    assert single(1 - 3 * 2.0**-23) >= quotients._BELOW
-    assert single(1 + 3 * 2.0**-23) <= quotients._ABOVE
+    assert single(1 - 3 * 2.0**-23) >= lanes.BELOW
+    assert single(1 + 3 * 2.0**-23) <= lanes.ABOVE

@@ -61,14 +61,13 @@ def command(
     foldmark explain --quantized-only model.int8.onnx --data random:16
     """
     exact, quantized = _two(models, quantized_only)
-    source = parse_data(data)
+    check_json(json_file)
     given, label_name = parse_labels(labels)
-    check_json(json_file, [*models, given, source if isinstance(source, Path) else None])
     with shown_progress("explaining") as advance:
         report = explain(
             exact,
             quantized,
-            source,
+            parse_data(data),
             labels=given,
             metric=metric,
             outputs=outputs,

@@ -22,8 +22,7 @@ from foldmark.compare.arrangement import (
     stacked,
 )
 from foldmark.compare.sampling import Sampler
-from foldmark.formats.stored import StoredTensor
-from foldmark.formats.values import Array
+from foldmark.formats.stored import Array, StoredTensor
 
 __all__ = ["Alignment", "Match", "align", "canonical_name"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foldmark.formats.values import Array
+from foldmark.formats.stored import Array
 
 __all__ = [
     "PLAIN",

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from foldmark.compare.arrangement import Arrangement
-from foldmark.formats.stored import StoredTensor
-from foldmark.formats.values import Array, Values
+from foldmark.formats.stored import Array, StoredTensor, Values
 
 __all__ = ["Block", "Sampler", "arranged", "block_of", "centred"]
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from foldmark.errors import HostileFile, NotSupported, TruncatedFile
-from foldmark.formats.entry import Entry
 from foldmark.formats.plain import plain_tensor
 from foldmark.formats.schemes import (
     bitsandbytes,
@@ -25,7 +24,7 @@ from foldmark.formats.schemes import (
     scaled,
     torchao,
 )
-from foldmark.formats.schemes.shelf import Shelf
+from foldmark.formats.schemes.shelf import DTYPES, Entry, Shelf
 from foldmark.formats.source import FileBytes
 from foldmark.formats.stored import Artefact, StoredTensor, refuse_overlaps
 
@@ -107,7 +106,16 @@ def settle(shelf: Shelf) -> tuple[StoredTensor, ...]:
     }
     tensors = [tensor for claim in SCHEMES for tensor in claim(shelf)]
     for entry in shelf.entries.values():
-        tensors.append(plain_tensor(entry))
+        tensors.append(
+            plain_tensor(
+                entry.source,
+                entry.name,
+                entry.shape,
+                entry.number_format,
+                dtype=DTYPES[entry.number_format],
+                offset=entry.offset,
+            )
+        )
     return tuple(
         sorted(tensors, key=lambda t: min(by_span[id(s.source), s.offset] for s in t.spans))
     )

@@ -155,6 +155,21 @@ class Layout:
         step = max(1, RUN // (group * self.length)) * group
         return self._bands(slice(0, self.rows), step)
 
+    @property
+    def follows(self) -> bool:
+        """Whether blocks follow one another in memory, each of them whole: a flat row of blocks."""
+        even = self.rows == 1 or self.length % self.segment == 0
+        return self.rows == self.table[0] and even and self.segment > 1 and 0 not in self.shape
+
+    def cuts(self, size: int) -> list[tuple[int, slice]]:
+        """Cut blocks that follow one another into parts of `size`: which block, which numbers."""
+        total = self.rows * self.length
+        return [
+            (block, slice(begin, min(begin + size, border + self.segment, total)))
+            for block, border in enumerate(range(0, total, self.segment))
+            for begin in range(border, min(border + self.segment, total), size)
+        ]
+
     def _cut(self, rows: slice, columns: slice, size: int) -> list[Piece]:
         if columns.stop - columns.start > size:
             each_row = range(rows.start, rows.stop)

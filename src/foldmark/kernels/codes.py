@@ -35,7 +35,6 @@ __all__ = [
     "codes_dtype",
     "expanded",
     "first_place",
-    "has_a_quotient_loop",
     "raise_non_finite",
     "work_dtype",
 ]
@@ -53,21 +52,6 @@ def codes_dtype(codes: IntegerFormat) -> np.dtype[Any]:
         if np.iinfo(dtype).min <= codes.minimum and codes.maximum <= np.iinfo(dtype).max:
             return dtype
     raise InvalidScheme("no integer dtype holds these codes", got=codes.name)
-
-
-def has_a_quotient_loop(rule: AffineRule) -> bool:
-    """Say whether `quotients` gives a definite rule's codes of any array that it has codes for."""
-    return (
-        rule.scaling == Scaling.DIVIDE
-        and rule.order == ZeroOrder.AFTER_ROUNDING
-        and rule.rounding == Rounding.HALF_EVEN
-        and rule.precision == FLOAT32
-        and rule.clip == Clip.SATURATE
-        and rule.nan == NotANumber.RAISE
-        and rule.infinity == Infinity.RAISE
-        and not rule.zero_is_real
-        and rule.codes.bits <= 16
-    )
 
 
 class CodesJob:

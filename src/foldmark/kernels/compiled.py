@@ -13,13 +13,11 @@ product and sum that may be, in `lanes`, is part of a proof in `quotients` that 
 from collections.abc import Callable
 from typing import Any, Final, ParamSpec, TypeVar
 
-from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
+from numba import njit
 from numba.core.typing import signature
 from numba.extending import intrinsic
 
-__all__ = ["compiled", "fused", "inlined", "is_started", "prefetch"]
+__all__ = ["compiled", "fused", "inlined", "is_started"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,19 +60,3 @@ def fused(_typing: Any, x: Any, y: Any, z: Any) -> Any:
         return builder.fma(*arguments)
 
     return (signature(x, x, y, z), code) if x == y == z else None
-
-
-@intrinsic
-def prefetch(_typing: Any, array: Any, _index: Any) -> Any:
-    """Ask for the cache line of an element, in compiled loops; the index may lie outside."""
-
-    def code(context: Any, builder: Any, typed: Any, arguments: Any) -> Any:
-        data = context.make_array(typed.args[0])(context, builder, arguments[0]).data
-        word, anything = ir.IntType(32), ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [anything, word, word, word])
-        ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        place = builder.bitcast(builder.gep(data, [arguments[1]]), anything)
-        builder.call(ask, [place, word(0), word(3), word(1)])  # to read, and to keep, data
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp), code

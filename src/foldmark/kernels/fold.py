@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foldmark.exact.catalog import FLOAT32, FLOAT64
+from foldmark.exact.catalog import FLOAT32
 from foldmark.exact.rule import (
-    Clip,
     Extent,
     Infinity,
     NotANumber,
@@ -24,15 +23,16 @@ from foldmark.exact.rule import (
     definite,
 )
 from foldmark.kernels.affine import Grid
-from foldmark.kernels.blocks import RUN, Layout, Piece
+from foldmark.kernels.blocks import Layout, Piece
 from foldmark.kernels.codes import CodesJob, codes_dtype, first_place, raise_non_finite, work_dtype
 from foldmark.kernels.cold import BUDGET, fold_even_blocks
-from foldmark.kernels.floats import Floats, dtype_of, format_of, reader, widened, working_dtype
+from foldmark.kernels.dense import dense_blocks
+from foldmark.kernels.floats import Floats, dtype_of, format_of, reader, working_dtype
 from foldmark.kernels.loops import Codes
-from foldmark.kernels.plain import Plain, plain
 from foldmark.kernels.ranges import ends_of, piece_ends, piece_magnitudes, unset_ends
 from foldmark.kernels.scales import choose
-from foldmark.kernels.threads import each, thread_count
+from foldmark.kernels.threads import each
+from foldmark.kernels.zeros import possible_zero_points, zero_dtype
 
 __all__ = ["QuantizedGroup", "quantize_array", "ranges_to_grid"]
 
@@ -91,78 +91,21 @@ def _quantize_cold(values: NDArray[Any], layout: Layout, rule: Rule) -> Quantize
         return None
     codes, grid = made
     stored = dtype_of(definite(rule.for_data(FLOAT32).scale.stored, FLOAT32))
-    zero_point = grid.zero_point.astype(_zero_dtype(rule))
+    zero_point = grid.zero_point.astype(zero_dtype(rule))
     return QuantizedGroup(codes, grid.scale.astype(stored), zero_point)
 
 
 def _quantize_plainly(values: NDArray[Any], layout: Layout, rule: Rule) -> QuantizedGroup | None:
-    """Quantize where one loop over whole blocks does it; None where it does not."""
-    runs = PlainRuns.of(values, layout, rule)
-    if runs is None:
+    """Quantize where loops over whole dense blocks do it; None where they do not."""
+    blocks = dense_blocks(values, layout, rule)
+    if blocks is None:
         return None
     codes = layout.empty(codes_dtype(rule.codes))
     flat = layout.dense_rows_of(codes).reshape(-1)
-    each(lambda first: runs.fold(first, flat[runs.place(first)]), runs.starts())
-    if not runs.finite:
+    if not blocks.fold(lambda place: flat[place]):
         return None
-    scale, zero_point = runs.parameters()
+    scale, zero_point = blocks.parameters()
     return QuantizedGroup(codes, scale, zero_point)
-
-
-class PlainRuns:
-    """A dense array as runs of whole blocks that a plain rule folds in one loop each.
-
-    Halves are widened to float32 a run at a time.
-    """
-
-    def __init__(self, values: Floats, layout: Layout, plain: Plain, zero_dtype: Any) -> None:
-        self.values = values
-        self.layout = layout
-        self.plain = plain
-        self.finite = True
-        self.scale = np.empty(layout.table, np.float32)
-        self.zero_point = np.empty(layout.table, zero_dtype)
-        self.blocks = max(1, RUN // layout.segment)
-
-    @staticmethod
-    def of(values: NDArray[Any], layout: Layout, rule: Rule) -> "PlainRuns | None":
-        """Return the runs of an array, or None where rule, dtype or blocks ask for more."""
-        rows = layout.rows_of(values)
-        data = format_of(values.dtype)
-        usable = data != FLOAT64 and values.dtype.isnative and rows is not None
-        found = plain(rule.for_data(data)) if usable else None
-        follow = layout.rows == 1 or layout.length % layout.segment == 0
-        owned = layout.rows == layout.table[0] and follow and values.size > 0
-        # One block on one core is slower than pieces of it on all of them.
-        large = layout.segment > RUN and layout.table[0] * layout.table[1] < 2 * thread_count()
-        if found is None or rows is None or not owned or large or layout.segment == 1:
-            return None
-        return PlainRuns(rows.reshape(-1), layout, found, _zero_dtype(rule))
-
-    def starts(self, multiple: int = 1) -> range:
-        """Return the first block of every run; a run has a multiple of `multiple` blocks."""
-        self.blocks = -(-self.blocks // multiple) * multiple
-        return range(0, self.scale.size, self.blocks)
-
-    def place(self, first: int) -> slice:
-        """Return the elements of the run that begins with a block."""
-        begin = first * self.layout.segment
-        return slice(begin, min(begin + self.blocks * self.layout.segment, self.values.size))
-
-    def fold(self, first: int, codes: Codes) -> None:
-        """Write the codes of the run that begins with a block."""
-        blocks = slice(first, first + self.blocks)
-        scale = self.scale.reshape(-1)[blocks]
-        offset = np.empty(scale.size, np.float32)
-        numbers = widened(self.values[self.place(first)])
-        if not self.plain.fold(numbers, self.layout.segment, scale, offset, codes):
-            self.finite = False
-        with np.errstate(invalid="ignore"):
-            self.zero_point.reshape(-1)[blocks] = offset
-
-    def parameters(self) -> tuple[Floats, NDArray[Any]]:
-        """Return scale and zero point in the grid's shape."""
-        return self.layout.from_table(self.scale), self.layout.from_table(self.zero_point)
 
 
 def ranges_to_grid(values: NDArray[Any], rule: Rule, block: Sequence[int] | None) -> Grid:
@@ -202,7 +145,7 @@ class Fold:
         self.job.all_finite = working_dtype(data) == work
         self.low, self.high = unset_ends(layout.table, working_dtype(data))
         self.scale = np.empty(layout.table, dtype_of(definite(self.rule.scale.stored, FLOAT32)))
-        self.zero_point = np.empty(layout.table, _zero_dtype(self.rule))
+        self.zero_point = np.empty(layout.table, zero_dtype(self.rule))
 
     def fold_piece(self, piece: Piece) -> None:
         """Fold a piece that owns all its blocks, in the calling thread."""
@@ -300,25 +243,6 @@ def one_by_one(work: Callable[[Piece], None], pieces: Sequence[Piece]) -> None:
         work(piece)
 
 
-def _zero_dtype(rule: Rule) -> np.dtype[Any]:
-    """Return the dtype of stored zero points: the codes' own where they fit, int64 where not."""
-    if rule.affine.zero_is_real:
-        return dtype_of(definite(rule.zero_point.stored, FLOAT32))
-    dtype = codes_dtype(rule.codes)
-    limits, possible = np.iinfo(dtype), _possible_zero_points(rule)
-    fits = possible and all(limits.min <= code <= limits.max for code in possible)
-    return dtype if fits else np.dtype(np.int64)
-
-
-def _possible_zero_points(rule: Rule) -> list[int]:
-    """Return bounds of the integer zero points that a rule can choose; none when unbounded."""
-    zero = rule.zero_point
-    fixed = [tiny.zero_point for tiny in rule.scale.tiny if tiny.zero_point is not None]
-    if zero.form == ZeroForm.FIXED:
-        return [zero.fixed, *fixed]
-    return [zero.lowest, zero.highest, *fixed] if zero.clip == Clip.SATURATE else []
-
-
 def _asks_for_magnitudes(rule: Rule) -> bool:
     """Say whether a rule gives the same for the ends -m and m as for the ends of the data."""
     stretched = any(tiny.action == TinyAction.STRETCH for tiny in rule.scale.tiny)
@@ -330,4 +254,4 @@ def _largest_offset(rule: Rule) -> float:
     """Return how large an offset can become in the codes' own unit."""
     if rule.affine.zero_is_real:
         return 0.0  # it is in the values' unit, and rounded to the precision before it is used
-    return float(max((abs(code) for code in _possible_zero_points(rule)), default=1 << 32))
+    return float(max((abs(code) for code in possible_zero_points(rule)), default=1 << 32))

@@ -17,8 +17,9 @@ from foldmark.kernels.loops import Codes, unfold
 from foldmark.kernels.precision import product, rounded
 from foldmark.kernels.scratch import scratch
 from foldmark.kernels.threads import each
+from foldmark.kernels.unfolding import unfolded
 
-__all__ = ["numbers_from", "numbers_of"]
+__all__ = ["is_plain", "numbers_from", "numbers_of"]
 
 _EXACT: Final = 1 << 22
 """Up to here a float32 whole number plus another, or plus one half, is exact."""
@@ -34,6 +35,11 @@ def numbers_of(
 ) -> Floats:
     """Return the numbers that codes stand for, for a rule of definite precision."""
     source = layout.rows_of(codes)
+    plain = data == FLOAT32 and is_plain(codes.dtype, scale, zero_point, rule)
+    if plain and source is not None and codes.dtype.isnative:
+        found = unfolded(source.reshape(-1), scale, zero_point, layout)
+        if found is not None:
+            return found
 
     def read(piece: Piece) -> Codes:
         if source is None:
@@ -56,7 +62,7 @@ def numbers_from(
     out = layout.empty(dtype_of(data))
     target = layout.dense_rows_of(out)
     scales, zeros = layout.to_table(scale), layout.to_table(zero_point)
-    narrow = _is_plain(dtype, scales, zeros, rule)
+    narrow = is_plain(dtype, scales, zeros, rule)
 
     def run(piece: Piece) -> None:
         rows = slice(piece.first, piece.last), slice(piece.start, piece.stop)
@@ -97,7 +103,7 @@ def _unfolded(
     return divide(steps, float(rule.codes_per_scale), precision)
 
 
-def _is_plain(
+def is_plain(
     codes: np.dtype[Any], scale: NDArray[Any], zero_point: NDArray[Any], rule: AffineRule
 ) -> bool:
     """Say whether (code - z) * scale in float32, step by step, is what the rule asks for."""

@@ -1,8 +1,8 @@
 """From numbers to packed bytes and back, without the codes of a whole array in between."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 from foldmark.exact.catalog import FLOAT32
 from foldmark.exact.number import FloatFormat
-from foldmark.exact.packing import BitLayout
+from foldmark.exact.packing import HIGH_NIBBLE_FIRST, LOW_NIBBLE_FIRST, BitLayout, stream
 from foldmark.exact.rule import Rule
-from foldmark.kernels.blocks import RUN, Layout, Piece
-from foldmark.kernels.codes import codes_dtype, has_a_quotient_loop
+from foldmark.kernels.blocks import Layout, Piece
+from foldmark.kernels.dense import dense_blocks
 from foldmark.kernels.floats import Floats
-from foldmark.kernels.fold import PlainRuns, quantize_array, ranges_to_grid
-from foldmark.kernels.numbers import numbers_from
-from foldmark.kernels.packing import Bytes, pack, pack_into, unpack, unpack_into
-from foldmark.kernels.quotients import codes_of_one_block
+from foldmark.kernels.fold import quantize_array
+from foldmark.kernels.lanes import Order
+from foldmark.kernels.numbers import is_plain, numbers_from
+from foldmark.kernels.packing import Bytes, pack, unpack, unpack_into
 from foldmark.kernels.scratch import scratch
-from foldmark.kernels.threads import each
+from foldmark.kernels.unfolding import unfolded
 
 __all__ = ["PackedGroup", "dequantize_packed", "quantize_packed"]
 
@@ -44,66 +44,34 @@ def quantize_packed(
 ) -> PackedGroup:
     """Quantize every block of an array on its own and pack the codes.
 
-    The same as `quantize_array` and then `pack`; where the rule is plain, the codes of a run of
-    blocks are packed while they are in the cache.
+    The same as `quantize_array` and then `pack`; where the rule is plain and two codes go into a
+    byte, no code is ever written by itself.
 
     Raises NonFiniteValue naming the first index that the rule has no code for, DataMismatch for a
     code that does not fit its bits.
     """
     walk = Layout.of(values, block)
-    runs = PlainRuns.of(values, walk, rule) if values.flags.c_contiguous else None
+    order = _nibble_order(layout)
+    straight = order and walk.segment % 2 == 0 and values.flags.c_contiguous
     fits = rule.codes.bits <= layout.bits
-    if runs is None and fits and prod(walk.grid) == 1 and values.flags.c_contiguous:
-        whole = _quantize_one_block(values, rule, layout, offset)
-        if whole is not None:
-            return whole
-    if runs is None or not fits:
+    blocks = dense_blocks(values, walk, rule) if straight and fits else None
+    packed = np.empty(values.size // 2, np.uint8)
+    if blocks is None or not blocks.fold(lambda place: packed[_halved(place)], order, offset):
         group = quantize_array(values, block, rule)
         return PackedGroup(pack(group.codes, layout, offset), group.scale, group.zero_point)
-    starts = runs.starts(layout.codes // gcd(layout.codes, walk.segment))
-    packed = np.empty(-(-values.size // layout.codes) * layout.size, np.uint8)
-
-    def run(first: int) -> None:
-        place = runs.place(first)
-        codes = scratch("codes", (place.stop - place.start,), codes_dtype(rule.codes))
-        runs.fold(first, codes)
-        begin = place.start // layout.codes * layout.size
-        size = -(-codes.size // layout.codes) * layout.size
-        pack_into(codes, layout, offset, packed[begin : begin + size])
-
-    each(run, starts)
-    if not runs.finite:
-        quantize_array(values, block, rule)  # says which number it was
-    scale, zero_point = runs.parameters()
+    scale, zero_point = blocks.parameters()
     return PackedGroup(packed, scale, zero_point)
 
 
-def _quantize_one_block(
-    values: NDArray[Any], rule: Rule, layout: BitLayout, offset: int
-) -> PackedGroup | None:
-    """Quantize and pack an array with one scale; None where that asks for more than one loop."""
-    affine = rule.for_data(FLOAT32).affine
-    if values.dtype != np.float32 or not values.dtype.isnative or not has_a_quotient_loop(affine):
-        return None
-    grid = ranges_to_grid(values, rule, None)
-    step, zero = np.float32(grid.step.item()), np.float32(grid.offset.item())
-    if not 0 < step < np.inf or not abs(zero) <= 1 << 16:
-        return None
-    low, high = np.float32(affine.codes.minimum), np.float32(affine.codes.maximum)
-    numbers = values.reshape(-1)
-    packed = np.empty(-(-values.size // layout.codes) * layout.size, np.uint8)
-    count = RUN - RUN % layout.codes
+def _nibble_order(layout: BitLayout) -> Order:
+    """Return a layout of two codes a byte as `lanes` wants it, () for any other."""
+    if sys.byteorder != "little":
+        return ()
+    return {LOW_NIBBLE_FIRST: (0,), stream(4): (0,), HIGH_NIBBLE_FIRST: (4,)}.get(layout, ())
 
-    def run(first: int) -> None:
-        part = numbers[first : first + count]
-        codes = scratch("codes", part.shape, codes_dtype(rule.codes))
-        codes_of_one_block(part, step, zero, low, high, codes)
-        begin = first // layout.codes * layout.size
-        size = -(-codes.size // layout.codes) * layout.size
-        pack_into(codes, layout, offset, packed[begin : begin + size])
 
-    each(run, range(0, numbers.size, count))
-    return PackedGroup(packed, grid.scale, grid.zero_point)
+def _halved(place: slice) -> slice:
+    return slice(place.start // 2, place.stop // 2)
 
 
 def dequantize_packed(
@@ -123,6 +91,14 @@ def dequantize_packed(
     signed = affine.codes.signed and not offset
     dtype = np.dtype(np.int8 if signed or offset else np.uint8)
     walk = Layout.of(np.empty(shape, dtype), block)  # for its strides; its memory stays untouched
+    order = _nibble_order(layout)
+    scale, zero_point = group.scale, group.zero_point
+    if order and data == FLOAT32 and is_plain(dtype, scale, zero_point, affine):
+        sign = 8 if signed else 0
+        moved = zero_point.astype(np.int64) + sign + offset
+        found = unfolded(group.packed, scale, moved, walk, order, sign)
+        if found is not None:
+            return found
     begins = [piece.first * walk.length + piece.start for piece in walk.pieces()]
     codes = None
     if any(begin % layout.codes for begin in begins):
@@ -139,4 +115,4 @@ def dequantize_packed(
         unpack_into(packed, layout, offset, signed, found)
         return found.reshape(form)
 
-    return numbers_from(read, dtype, group.scale, group.zero_point, affine, data, walk)
+    return numbers_from(read, dtype, scale, zero_point, affine, data, walk)

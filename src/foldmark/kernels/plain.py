@@ -35,21 +35,26 @@ from foldmark.exact.rule import (
     ZeroPointRule,
     constant_of,
 )
-from foldmark.kernels.compiled import compiled, inlined, prefetch
-from foldmark.kernels.lanes import LANES, ends_of_lanes
+from foldmark.kernels.compiled import compiled, inlined
+from foldmark.kernels.lanes import (
+    DIVIDE,
+    HOLD,
+    LANES,
+    Order,
+    ends_of_blocks,
+    fold_blocks_by_products,
+    fold_blocks_by_quotients,
+)
 from foldmark.kernels.loops import Codes
-from foldmark.kernels.quotients import codes_by_quotient
+from foldmark.kernels.quotients import LARGEST, SMALLEST
+from foldmark.kernels.scratch import scratch
 
 __all__ = ["Plain", "plain"]
 
 Singles = NDArray[np.float32]
-_FIRST_NON_FINITE = 0x7F800000
-_MINUS_ZERO = 0x80000000
+Numbers = tuple[np.float32, ...]
 _BATCH = 1 << 13
 """Elements whose ranges are found before their codes: they stay in the first cache."""
-_AHEAD = 1024
-"""Elements between the block worked on and the one that memory is asked for: a page of 4096 bytes,
-where the processor's own prefetching stops. Blocks of 512 bytes gain two fifths by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,35 +77,56 @@ class Plain:
     high: np.float32
 
     def fold(
-        self, values: Singles, segment: int, scale: Singles, offset: Singles, codes: Codes
+        self,
+        values: Singles,
+        segment: int,
+        scale: Singles,
+        zero_point: NDArray[Any],
+        codes: Codes,
+        order: Order = (),
+        move: int = 0,
     ) -> bool:
         """Fold whole blocks that follow one another; say whether all numbers were finite.
 
-        values, codes  (n,)
-        scale, offset  (ceil(n / segment),)  written, like the codes
+        values             (n,)
+        scale, zero_point  (ceil(n / segment),)  written, like the codes
+        codes              (n,), or (n / 2,) bytes in the order of `lanes`
+        move               added to every code
 
         Where a number was not finite, what was written means nothing.
         """
-        largest = _fold(
-            values,
-            values.view(np.int32),
-            segment,
-            self.span,
-            self.reciprocal,
+        batch = -(-max(1, _BATCH // segment) // LANES) * LANES
+        tops, bottoms, factors, zeros = scratch("grids", (4, batch), np.float32)
+        moved = np.float32(move)
+        numbers = (
             self.denominator,
             self.below,
             self.tiny,
             self.lowest,
             self.highest,
-            self.low,
-            self.high,
+            self.low + moved,
+            self.high + moved,
+            moved,
+        )
+        return _fold(
+            values,
+            values.view(np.int32),
+            segment,
+            self.span,
+            self.reciprocal,
+            numbers,
+            tops,
+            bottoms,
+            tops.view(np.int32),
+            bottoms.view(np.uint32),
+            factors,
+            zeros,
+            scratch("asks", (batch,), np.int32),
             scale,
-            offset,
-            scale.view(np.int32),
-            offset.view(np.uint32),
+            zero_point,
+            order,
             codes,
         )
-        return bool(largest < _FIRST_NON_FINITE)
 
 
 def plain(rule: Rule) -> Plain | None:
@@ -170,101 +196,76 @@ def _fold(
     segment: int,
     span: bool,
     reciprocal: bool,
-    denominator: np.float32,
-    below: np.float32,
-    tiny: np.float32,
-    lowest: np.float32,
-    highest: np.float32,
-    low: np.float32,
-    high: np.float32,
+    numbers: Numbers,
+    tops: Singles,
+    bottoms: Singles,
+    tops_bits: NDArray[np.int32],
+    bottoms_bits: NDArray[np.uint32],
+    factors: Singles,
+    zeros: Singles,
+    asks: NDArray[np.int32],
     scale: Singles,
-    offset: Singles,
-    tops: NDArray[np.int32],
-    bottoms: NDArray[np.uint32],
+    zero_point: NDArray[Any],
+    order: Order,
     codes: Codes,
-) -> Any:
-    beyond = np.uint32(0)
+) -> bool:
+    low, high = numbers[5], numbers[6]
+    finite = True
     batch = max(1, _BATCH // segment)
     for first in range(0, scale.size, batch):
-        last = min(first + batch, scale.size)
-        found = _ends(bits, segment, first, last, tops, bottoms)
-        beyond = max(beyond, found)
-        _grids(
-            span, denominator, below, tiny, lowest, highest, scale[first:last], offset[first:last]
+        steps = scale[first : first + batch]
+        here = steps.size
+        ends_of_blocks(bits, segment, first, tops_bits[:here], bottoms_bits[:here])
+        finite &= _grids(
+            span,
+            numbers,
+            tops,
+            bottoms,
+            factors,
+            zeros,
+            asks,
+            steps,
+            zero_point[first : first + batch],
         )
-        for s in range(first, last):
-            begin, end = s * segment, min(s * segment + segment, values.size)
-            if reciprocal:
-                factor = np.float32(1) / scale[s]
-                _multiplied(values[begin:end], factor, offset[s], low, high, codes[begin:end])
-            else:
-                codes_by_quotient(values, begin, end, scale[s], offset[s], low, high, codes)
-    return beyond
-
-
-@inlined
-def _ends(
-    bits: NDArray[np.int32],
-    segment: int,
-    first: int,
-    last: int,
-    tops: NDArray[np.int32],
-    bottoms: NDArray[np.uint32],
-) -> Any:
-    """Write the ends of blocks, zero in range, as bits; return the largest magnitude's bits.
-
-    Signed, the bits of floats that are not negative order like the numbers and stand above all
-    others. Unsigned, those of negative floats stand above all others, the lowest number on top.
-    """
-    beyond = np.uint32(0)
-    for s in range(first, last):
-        begin, end = s * segment, min(s * segment + segment, bits.size)
-        if segment <= _AHEAD:
-            for i in range(begin + _AHEAD, end + _AHEAD, 16):
-                prefetch(bits, i)
-        whole = (end - begin) // LANES * LANES
-        top, bottom = ends_of_lanes(bits, begin, whole)
-        for i in range(begin + whole, end):
-            top = max(top, bits[i])
-            bottom = max(bottom, np.uint32(bits[i]))
-        tops[s], bottoms[s] = top, bottom
-        beyond = max(beyond, np.uint32(top), np.uint32(bottom - np.uint32(_MINUS_ZERO)))
-    return beyond
+        if reciprocal:
+            fold_blocks_by_products(
+                values, segment, first, steps, zeros, factors, asks, low, high, order, codes
+            )
+        else:
+            fold_blocks_by_quotients(
+                values, segment, first, steps, zeros, factors, asks, low, high, order, codes
+            )
+    return finite
 
 
 @inlined
 def _grids(
     span: bool,
-    denominator: np.float32,
-    below: np.float32,
-    tiny: np.float32,
-    lowest: np.float32,
-    highest: np.float32,
+    numbers: Numbers,
+    tops: Singles,
+    bottoms: Singles,
+    factors: Singles,
+    zeros: Singles,
+    asks: NDArray[np.int32],
     scale: Singles,
-    offset: Singles,
-) -> None:
-    """Turn the ends of blocks, top and bottom, into scales and zero points where they stand."""
+    zero_point: NDArray[Any],
+) -> bool:
+    """Turn the ends of blocks, zero in range, into scales and zero points, and what codes need."""
+    denominator, below, tiny, lowest, highest, low, high, moved = numbers
+    finite = True
     for s in range(scale.size):
-        top, bottom = scale[s], offset[s]
-        extent = top - bottom if span else max(top, -bottom)
+        top, bottom = tops[s], bottoms[s]
+        finite &= (top < np.float32(np.inf)) & (bottom > np.float32(-np.inf))
+        extent = top - bottom if span else (top if top > -bottom else -bottom)
         step = extent / denominator
         step = step if step >= below else tiny
         zero = np.rint(lowest - bottom / step)
         zero = zero if zero > lowest else lowest
-        scale[s] = step
-        offset[s] = zero if zero < highest else highest
-
-
-@inlined
-def _multiplied(
-    values: Singles,
-    factor: np.float32,
-    zero: np.float32,
-    low: np.float32,
-    high: np.float32,
-    codes: Codes,
-) -> None:
-    for i in range(values.size):
-        code = np.rint(values[i] * factor) + zero
-        code = code if code > low else low
-        codes[i] = np.int32(code if code < high else high)
+        zero = zero if zero < highest else highest
+        scale[s], zero_point[s] = step, np.int32(zero)
+        zero += moved
+        factors[s], zeros[s] = np.float32(1) / step, zero
+        beyond = (np.rint(top / step) + zero > high) | (np.rint(bottom / step) + zero < low)
+        ask = np.int32(HOLD) if beyond else np.int32(0)
+        asks[s] = ask if (step >= SMALLEST) & (step <= LARGEST) else np.int32(DIVIDE)
+    return finite

@@ -4,11 +4,16 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
-from typing import TypeVar
+from typing import Final, TypeVar
 
-__all__ = ["each", "thread_count"]
+__all__ = ["each", "share_of", "thread_count"]
 
 Piece = TypeVar("Piece")
+
+_SHARES: Final = 8
+"""Pieces for every thread, so that none waits long for the last."""
+_MOST: Final = 32
+"""Units in a piece at most: beyond, Python's time for a piece is nothing."""
 
 _lock = Lock()
 _pools: dict[int, ThreadPoolExecutor] = {}
@@ -25,6 +30,14 @@ def thread_count() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def share_of(count: int, unit: int) -> int:
+    """Return how much of `count` one thread should take at a time: some units.
+
+    Python takes some microseconds for a piece, during which no other thread can begin one.
+    """
+    return unit * min(max(1, count // (unit * _SHARES * thread_count())), _MOST)
 
 
 def each(work: Callable[[Piece], None], pieces: Sequence[Piece]) -> None:

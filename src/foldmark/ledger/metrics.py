@@ -238,18 +238,13 @@ def _spread(labels: NDArray[np.integer], layout: Layout) -> NDArray[np.integer]:
     if labels.size not in (samples, samples * rows):
         raise DataMismatch(
             "the labels do not fit the output",
-            where="labels",
-            got=f"{labels.size / samples:g} a sample",
-            expected=f"1 or {rows} (one class per row of the output)" if rows > 1 else "1",
-            todo="one-hot labels become classes with .argmax(-1)",
+            got=str(list(labels.shape)),
+            expected=f"[{samples}] or [{samples}, {rows}]",
         )
     spread = np.broadcast_to(labels.reshape(samples, -1), (samples, rows))
     if spread.max() >= classes:
         raise DataMismatch(
-            "a label names no class",
-            where="labels",
-            got=str(spread.max()),
-            expected=f"below {classes}, counted from 0",
+            "a label names no class", got=str(spread.max()), expected=f"below {classes}"
         )
     return spread
 

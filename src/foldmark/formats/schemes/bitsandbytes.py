@@ -19,10 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from foldmark.errors import HostileFile
-from foldmark.formats.entry import Entry
-from foldmark.formats.schemes.shelf import Shelf, demand, spans
-from foldmark.formats.stored import Part, StoredTensor
-from foldmark.formats.values import Array, Layout, PackedCodes, Values
+from foldmark.formats.schemes.shelf import Entry, Shelf, demand, spans
+from foldmark.formats.stored import Array, Layout, Part, StoredTensor, Values
 
 __all__ = ["claim"]
 
@@ -142,12 +140,13 @@ def _blocks(arrays: _Arrays, state: _State, number_format: str) -> StoredTensor:
 
     def read(first: int, last: int) -> Values:
         start, stop = first * across, last * across
-        raw = weight.read(start // 2, -(-stop // 2))
+        raw = weight.flat(start // 2, -(-stop // 2))
+        codes = np.stack([raw >> 4, raw & 15], axis=-1).reshape(-1)[: stop - start]
         scale = _largest(arrays, state, start // state.block, -(-stop // state.block))
         rows = (last - first, *shape[1:])
         per_block = (*rows[:-1], -(-rows[-1] // state.block))
         return Values(
-            _codes(raw, rows),
+            codes.reshape(rows),
             (*(1 for _ in shape[:-1]), state.block),
             scale.reshape(per_block),
             codebook=table.load().reshape(-1),
@@ -179,18 +178,6 @@ def _blocks(arrays: _Arrays, state: _State, number_format: str) -> StoredTensor:
     )
 
 
-def _codes(raw: Array, shape: tuple[int, ...]) -> Array | PackedCodes:
-    """Take two codes out of each byte, the high one first; they may stay where they are."""
-    count = math.prod(shape)
-
-    def unpack() -> Array:
-        return np.stack([raw >> 4, raw & 15], axis=-1).reshape(-1)[:count].reshape(shape)
-
-    if count % 2:
-        return unpack()
-    return PackedCodes(raw.reshape(1, -1), ((0, raw.size, 4, 1),), unpack)
-
-
 def _check_nested(arrays: _Arrays, state: _State) -> None:
     if not arrays.nested:
         demand(arrays.absmax, arrays.absmax.number_format == "float32", "float32")
@@ -207,7 +194,7 @@ def _check_nested(arrays: _Arrays, state: _State) -> None:
 
 def _largest(arrays: _Arrays, state: _State, first: int, last: int) -> Array:
     """Return the largest magnitude of blocks first..last, float32."""
-    stored = arrays.absmax.read(first, last)
+    stored = arrays.absmax.flat(first, last)
     if not arrays.nested:
         return stored
     outer, table = arrays.nested
