@@ -24,8 +24,11 @@ def fake(values, bits=8, axis=None):
     return (np.rint(values / scale) * scale).astype(np.float32)
 
 
-def quantized(X, W):
-    return fake(X) @ fake(W, axis=0)
+def quantized(X, W, seen):
+    top = np.abs(seen).max()
+    scale = top / 127 if top else 1
+    codes = np.clip(np.rint(X / scale), -128, 127)
+    return (codes * scale).astype(np.float32) @ fake(W, axis=0)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
@@ -44,11 +47,48 @@ def test_smoothing_helps_where_the_paper_says():
     found = search_alpha(X, W, np.abs(X).max(0), quantized)
     s = found.factors.astype(np.float32)
     assert (X / s) @ (W * s[:, None]) == pytest.approx(exact, rel=1e-3, abs=1e-2)
-    plain = np.linalg.norm(quantized(X, W) - exact)
-    assert np.linalg.norm(quantized(X / s, W * s[:, None]) - exact) < 0.4 * plain
-    assert found.error == pytest.approx(
-        np.linalg.norm(quantized(X / s, W * s[:, None]) - exact) ** 2, rel=1e-4
-    )
+    plain = np.linalg.norm(quantized(X, W, X) - exact)
+    assert np.linalg.norm(quantized(X / s, W * s[:, None], X / s) - exact) < 0.4 * plain
+
+
+def test_smoothing_is_judged_on_inputs_that_made_neither_factors_nor_ranges():
+    X, W = layer(tokens=400)
+    X[0, 5] = 70
+    found = search_alpha(X, W, np.abs(X).max(0), quantized)
+    blocks = X.reshape(8, 50, -1)
+    halves = blocks[::2].reshape(200, -1), blocks[1::2].reshape(200, -1)
+    errors = []
+    for step in range(2, 19):
+        total = 0.0
+        for judged, seen in (halves, halves[::-1]):
+            s = smoothing_factors(np.abs(seen).max(0), np.abs(W).max(1), step / 20).factors
+            s = s.astype(np.float32)
+            made = quantized(judged / s, W * s[:, None], seen / s)
+            total += float(((made - judged @ W) ** 2).sum())
+        errors.append(total)
+    assert found.alpha == (2 + int(np.argmin(errors))) / 20
+    assert found.error == pytest.approx(min(errors), rel=1e-6)
+    chosen = smoothing_factors(np.abs(X).max(0), np.abs(W).max(1), found.alpha)
+    assert (found.factors == chosen.factors).all()
+
+
+def test_smoothing_that_fits_only_what_it_saw_is_not_done():
+    """A few rows set each channel's largest value; others go far beyond it."""
+    random = np.random.default_rng(0)
+    X = np.where(random.random((16, 64)) < 0.1, 5, 0.05).astype(np.float32)
+    X *= np.geomspace(0.2, 1, 64, dtype=np.float32)
+    X[:, 0] = 5
+    W = random.standard_normal((64, 16)).astype(np.float32)
+    x = np.abs(X).max(0)
+    exact = X @ W
+
+    def gain(alpha):
+        s = smoothing_factors(x, np.abs(W).max(1), alpha).factors.astype(np.float32)
+        made = quantized(X / s, W * s[:, None], X / s)
+        return ((quantized(X, W, X) - exact) ** 2).sum() - ((made - exact) ** 2).sum()
+
+    assert max(gain(step / 20) for step in range(2, 19)) > 0  # on what it saw it would help
+    assert search_alpha(X, W, x, quantized) is None
 
 
 def test_smoothing_that_helps_nothing_is_not_done():

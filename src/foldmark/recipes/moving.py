@@ -3,6 +3,7 @@ SmoothQuant and AWQ move factors between activations and weights; bias correctio
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import onnx
@@ -19,11 +20,20 @@ from foldmark.surgery.choice import Selection
 from foldmark.surgery.editor import Editor, array_of, attribute, consumers
 from foldmark.surgery.products import ChannelFit, Product, find_product
 from foldmark.surgery.weight_only import BlockScheme
-from foldmark.surgery.weights import Coder, WeightSchemes, coded
+from foldmark.surgery.weights import Coder, WeightScheme, WeightSchemes, coded
 
-__all__ = ["chosen_products", "correct_biases", "scale_for_awq", "smooth"]
+__all__ = [
+    "chosen_products",
+    "codes_of_known_range",
+    "codes_of_own_range",
+    "correct_biases",
+    "scale_for_awq",
+    "smooth",
+]
 
 Floats = NDArray[np.floating]
+ActivationByCodes = Callable[[Floats, Floats], Floats]
+"""An activation as its codes give it back: (rows, rows that its range is taken from) -> rows."""
 
 
 def chosen_products(editor: Editor, selection: Selection) -> list[Product]:
@@ -50,20 +60,21 @@ def smooth(
     model: onnx.ModelProto,
     seen: Mapping[str, Inputs],
     selection: Selection,
-    schemes: WeightSchemes,
     account: Account,
+    *,
+    schemes: WeightSchemes,
+    as_codes: ActivationByCodes,
 ) -> onnx.ModelProto:
-    """Return the model with SmoothQuant's factors moved into weights, alpha searched per input."""
+    """Return the model with SmoothQuant's factors moved into weights, alpha searched per input.
+
+    `as_codes` gives the activation as its codes will give it back.
+    """
     editor = Editor(model)
     moved, alphas, groups = [], [], _by_input(editor, selection)
     for tensor, products in groups.items():
         inputs = seen[tensor]
         W = np.concatenate([_inner_first(p) for p in products], axis=1)
-        rule = schemes.of(products[0]).rule
-
-        def quantized(X: Floats, W: Floats) -> Floats:
-            return _fake_activation(X) @ coded(W, rule, 1).dequantize()  # noqa: B023
-
+        quantized = partial(_product_of_codes, schemes.of(products[0]), as_codes)
         found = search_alpha(inputs.rows, W.astype(np.float32), inputs.largest, quantized)
         if found is None:
             continue
@@ -204,12 +215,27 @@ def _scaled(product: Product, factors: NDArray[np.float64]) -> Floats:
     return (values * factors.reshape(shape)).astype(values.dtype)
 
 
-def _fake_activation(X: Floats) -> Floats:
-    """Return X as uint8 codes with one scale would give it back."""
-    low, high = min(float(X.min()), 0.0), max(float(X.max()), 0.0)
+def _product_of_codes(
+    scheme: WeightScheme, as_codes: ActivationByCodes, X: Floats, W: Floats, seen: Floats
+) -> Floats:
+    """Return X W as their codes give it, when the range of X is taken from the rows seen."""
+    made: Floats = as_codes(X, seen) @ (
+        coded(W, scheme.rule, 1 if scheme.per_channel else None).dequantize()
+    )
+    return made
+
+
+def codes_of_known_range(X: Floats, seen: Floats) -> Floats:
+    """Return X as uint8 codes with one scale give it back, what exceeds the rows seen clipped."""
+    low, high = min(float(seen.min()), 0.0), max(float(seen.max()), 0.0)
     scale = (high - low) / 255 or 1.0
     zero = np.rint(-low / scale)
     return ((np.clip(np.rint(X / scale) + zero, 0, 255) - zero) * scale).astype(np.float32)
+
+
+def codes_of_own_range(X: Floats, _seen: Floats) -> Floats:
+    """Return X as uint8 codes give it back whose scale is chosen at run time."""
+    return codes_of_known_range(X, X)
 
 
 def _fake_blocks(scheme: BlockScheme) -> Callable[[Floats], Floats]:

@@ -32,7 +32,14 @@ from foldmark.recipes.coders import (
     Solver,
 )
 from foldmark.recipes.evidence import Evidence, observe_inputs, observe_layers
-from foldmark.recipes.moving import chosen_products, correct_biases, scale_for_awq, smooth
+from foldmark.recipes.moving import (
+    chosen_products,
+    codes_of_known_range,
+    codes_of_own_range,
+    correct_biases,
+    scale_for_awq,
+    smooth,
+)
 from foldmark.recipes.outliers import find_outliers, without_columns
 from foldmark.recipes.recipe import Form, MethodName, Mode, Recipe, Rounding
 from foldmark.recipes.recipe_file import recipe_text
@@ -170,7 +177,11 @@ def _move(work: _Work) -> None:
     if MethodName.SMOOTHQUANT in work.recipe.methods:
         seen = _inputs(work, "smoothquant")
         schemes = _schemes(work.recipe)
-        work.model = smooth(work.model, seen, work.selection, schemes, work.account)
+        static = work.recipe.mode is Mode.STATIC
+        as_codes = codes_of_known_range if static else codes_of_own_range
+        work.model = smooth(
+            work.model, seen, work.selection, work.account, schemes=schemes, as_codes=as_codes
+        )
 
 
 def _coder(work: _Work, columns: Mapping[str, NDArray[np.int64]]) -> Coder:
