@@ -1,6 +1,7 @@
 """Imports go one way: a module may import only from ranks below its own (or its own package)."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,12 @@ MODULES = sorted(
     )
     or len(path.relative_to(SOURCE).parts) > 1
 )
+
+
+def test_the_ranks_are_those_that_the_guide_lists() -> None:
+    guide = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text()
+    listed = re.findall(r"^    (\w+) +(\d+) +\S", guide, re.MULTILINE)
+    assert {name: int(rank) for name, rank in listed} == RANKS
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))

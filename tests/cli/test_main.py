@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from foldmark.cli import main
 from foldmark.cli.main import COMMANDS, program, run
 
 
@@ -60,3 +62,39 @@ def test_help_imports_no_command() -> None:
 
 def test_the_table_is_the_program() -> None:
     assert program.list_commands(None) == list(COMMANDS)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no such device here")
+def test_output_that_cannot_be_written_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        answer = subprocess.run(
+            [sys.executable, "-m", "foldmark", "rules"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert answer.returncode == 2
+    assert answer.stderr == "foldmark: no space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (MemoryError("Unable to allocate 9 TiB"), "not enough memory: Unable to allocate 9 TiB. "),
+        (MemoryError(), "not enough memory. Give fewer samples"),
+        (OSError(5, "Input/output error", "a.onnx"), "a.onnx: input/output error"),
+    ],
+)
+def test_what_the_machine_refuses_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], raised: Exception, said: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(program, "main", fail)
+    monkeypatch.setattr(main, "_drop_what_is_unwritten", lambda: None)
+    assert run(["rules"]) == 2
+    error = capfd.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1

@@ -316,6 +316,15 @@ def test_a_float_model_of_something_else_is_said(
     assert "the float model holds none of them" in " ".join(capfd.readouterr().out.split())
 
 
+def test_weights_that_the_float_model_holds_quantized_have_no_original(
+    files: tuple[Path, Path, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["diff", str(files[0]), str(files[1]), "--float", str(files[0])]) == 0
+    out = " ".join(capfd.readouterr().out.split())
+    assert "the float model holds none of them as floats" in out
+    assert "Not in the float model as floats: a.weight, " in out
+
+
 def test_the_command(files: tuple[Path, Path, Path], capfd: pytest.CaptureFixture[str]) -> None:
     a, b, original = map(str, files)
     assert run(["diff", a, b, "--float", original]) == 0

@@ -12,7 +12,8 @@ from foldmark.compare.observed import observe
 from foldmark.compare.residuals import Suspect
 from foldmark.exact.rounding import Rounding
 from foldmark.exact.rule import Extent, Rule, Scaling, ZeroForm, ZeroOrder
-from foldmark.formats.stored import Layout, Part, StoredTensor, Values
+from foldmark.formats.stored import Part, StoredTensor
+from foldmark.formats.values import Layout, Values
 from foldmark.kernels.fold import quantize_array
 from foldmark.rules import CATALOGUE, ONNXRUNTIME_WEIGHT_INT8
 
@@ -183,6 +184,21 @@ def test_one_row_that_is_off() -> None:
     assert fit.residuals is not None
     assert fit.residuals.suspect is Suspect.ONE_PLACE
     assert fit.residuals.place == (0, 7)
+
+
+def test_weights_whose_last_bits_differ_are_said_to() -> None:
+    # as when two conversions each fold a normalization into the same weights
+    exact = np.random.default_rng(5).normal(size=(48, 96)).astype(np.float32)  # no ties
+    values, layout = values_of(ONNXRUNTIME_WEIGHT_INT8, exact, (1, 96))
+    beside = np.where(np.arange(48)[:, None] % 2, np.nextafter(exact, np.float32(9)), exact)
+    tensor = StoredTensor("w", exact.shape, layout, (), {Part.CODES: 1}, lambda a, b: values)
+    fit = fit_tensor(tensor, beside)
+    assert fit.inference is not None
+    assert fit.inference.affine.is_exact
+    assert fit.shrunk.startswith("absmax / 127 to within ")
+    assert "units in the last place" in fit.shrunk
+    same = fit_tensor(tensor, exact)
+    assert same.shrunk == ""
 
 
 def test_a_search_of_the_range_is_seen_in_the_scales() -> None:

@@ -7,10 +7,13 @@ import gguf
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import DTypeLike
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import save_file
+from tests.formats.seeds import seed_files, write_files
 
 from foldmark.cli.main import run
+from foldmark.compare import extremes as extremes_module
 from foldmark.compare import inspection as inspection_module
 from foldmark.compare import records as records_module
 from foldmark.compare import tally as tally_module
@@ -22,8 +25,11 @@ from foldmark.compare.inspection import (
     inspect_tensor,
 )
 from foldmark.compare.tally import tally
+from foldmark.formats import stored as stored_module
 from foldmark.formats.opening import open_artefact
+from foldmark.formats.source import FileBytes
 from foldmark.formats.stored import StoredTensor
+from foldmark.formats.values import Array, PackedCodes
 
 RNG = np.random.default_rng(20268)
 
@@ -273,6 +279,91 @@ def test_pieces_do_not_change_the_report(
     magnitude = np.where(belongs, np.abs(codes.astype(int)), -1)
     assert whole.setter is not None
     assert magnitude[whole.setter.index] == magnitude.max()
+
+
+@pytest.mark.parametrize(
+    ("shape", "scale_shape"),
+    [
+        ((1, 4096), (1, 1)),  # one row
+        ((2, 4096), (2, 1)),  # two, each longer than a piece
+        ((1, 4096), (1, 64)),  # groups in one row
+        ((3, 64, 64), (3, 1, 1)),  # experts
+        ((3, 64, 64), (3, 64, 1)),  # rows of experts
+        ((4, 1024), (1,)),  # one scale for all
+    ],
+)
+def test_rows_longer_than_memory_are_read_in_pieces(
+    file: Path,
+    shape: tuple[int, ...],
+    scale_shape: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    codes = RNG.integers(-127, 128, shape).astype(np.int8)
+    scale = RNG.random(scale_shape).astype(np.float32) + 0.1
+    whole = quantized(file, codes, scale)
+    largest = [0]
+    read = FileBytes.array
+
+    def watched(self: FileBytes, dtype: DTypeLike, offset: int, count: int, what: str) -> Array:
+        largest[0] = max(largest[0], count)
+        return read(self, dtype, offset, count, what)
+
+    monkeypatch.setattr(FileBytes, "array", watched)
+    for module, name, size in (
+        (inspection_module, "_PIECE", 300),
+        (inspection_module, "_LONGEST", 500),
+        (traces_module, "_SAMPLE", 300),
+        (extremes_module, "_PIECE", 300),
+        (stored_module, "_LONGEST_STEP", 300),
+    ):
+        monkeypatch.setattr(module, name, size)
+    in_pieces = inspect_tensor(whole.tensor)
+    assert 0 < largest[0] <= 300
+    assert (in_pieces.codes, in_pieces.scales) == (whole.codes, whole.scales)
+    assert in_pieces.tensor.shape == shape
+    assert in_pieces.setter is not None
+    assert whole.setter is not None
+    assert abs(in_pieces.setter.value) == abs(whole.setter.value)
+    assert in_pieces.setter.code == codes[in_pieces.setter.index]
+    assert abs(codes[in_pieces.setter.index]) == abs(codes[whole.setter.index])
+
+
+@pytest.mark.parametrize(
+    "name", ["GPTQ", "AWQ", "compressed-tensors", "bitsandbytes", "OpenVINO IR"]
+)
+def test_codes_are_counted_in_their_words(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counting packed bytes, as large tensors are counted, gives what unpacked codes give."""
+    monkeypatch.setattr(tally_module, "_COMPILE_FROM", 0)
+    artefact = open_artefact(write_files(tmp_path, seed_files(name)))
+    seen = 0
+    for tensor in artefact.tensors:
+        if not tensor.layout.is_quantized:
+            continue
+        values, counts = tensor.load(), np.zeros(256, np.int64)
+        tally(values, counts)
+        codes = np.ascontiguousarray(values.codes).view(np.uint8).reshape(-1)
+        np.testing.assert_array_equal(counts, np.bincount(codes, minlength=256))
+        seen += isinstance(values.stored, PackedCodes)
+    assert seen
+
+
+def test_scales_of_columns_that_are_no_neighbours_are_counted_once(tmp_path: Path) -> None:
+    columns, outputs, groups = 128, 8, 4
+    arrays = {
+        "l.qweight": RNG.integers(0, 1 << 31, (columns // 8, outputs)).astype(np.int32),
+        "l.qzeros": np.full((groups, 1), 0x77777777, np.int32),
+        "l.scales": RNG.random((groups, outputs)).astype(np.float16),
+        "l.g_idx": RNG.permutation(np.arange(columns) % groups).astype(np.int32),
+    }
+    save_file(arrays, tmp_path / "m.safetensors")
+    (tensor,) = open_artefact(tmp_path / "m.safetensors").tensors
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inspection_module, "_PIECE", 64)
+        report = inspect_tensor(tensor)
+    assert report.scales is not None
+    assert report.scales.count == groups * outputs
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,14 @@ CONVOLUTIONS = [
     ((2, 3, 7, 8), (4, 3, 3, 3), {"auto_pad": "VALID", "strides": [3, 3]}),
     ((1, 2, 4, 5, 6), (3, 2, 2, 3, 2), {"strides": [1, 2, 2]}),
     ((2, 3, 6, 6), (4, 3, 1, 1), {"strides": [2, 2]}),
+    # Weights whose gradient is a product for each tap: samples summed after it or within it.
+    ((2, 3, 5, 6), (4, 3, 1, 1), {}),
+    ((2, 9, 2, 2), (8, 9, 1, 1), {"pads": [1, 0, 0, 0]}),
+    ((2, 8, 7, 6), (3, 8, 3, 2), {"pads": [1, 0, 2, 1], "strides": [2, 1]}),
+    ((2, 16, 2, 3), (18, 8, 2, 2), {"group": 2, "dilations": [1, 2], "pads": [1, 0, 0, 0]}),
+    ((3, 16, 5), (4, 8, 3), {"group": 2, "strides": [2]}),
+    ((2, 4, 7, 8), (4, 1, 3, 3), {"group": 4, "strides": [2, 2], "dilations": [2, 1]}),
+    ((2, 3, 9, 8), (3, 1, 5, 5), {"group": 3}),
 ]
 
 
@@ -245,6 +253,26 @@ def test_conv(
     check(model_of([node], feeds), feeds, ["x", "w", "b"])
 
 
+@pytest.mark.parametrize(
+    ("image", "kernel", "attributes"),
+    [
+        ((2, 12, 6, 6), (24, 12, 1, 1), {}),
+        ((2, 12, 6, 6), (12, 1, 3, 3), {"group": 12, "pads": [1] * 4}),
+        ((2, 12, 6, 6), (24, 12, 3, 3), {"strides": [2, 2], "pads": [1] * 4}),
+    ],
+)
+def test_a_weight_gradient_takes_no_window_as_large_as_the_image(
+    image: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, object]
+) -> None:
+    """As a convolution of the image with the response it took ten forward passes."""
+    feeds = {"x": values(*image), "w": values(*kernel)}
+    node = helper.make_node("Conv", ["x", "w"], ["y"], **attributes)
+    _, derivative = derive(model_of([node], feeds), feeds, ["x", "w"])
+    nodes = derivative.model.model.graph.node
+    assert [each.op_type for each in nodes if each.op_type == "Conv"] == ["Conv"]
+    assert len(nodes) < 12 + 6 * np.prod(kernel[2:])
+
+
 TRANSPOSED = [
     ((2, 3, 5), (3, 4, 3), {}),
     ((2, 3, 4, 5), (3, 4, 3, 2), {"strides": [2, 2]}),
@@ -255,6 +283,9 @@ TRANSPOSED = [
     ((2, 4, 4, 5), (4, 1, 3, 3), {"group": 4, "strides": [2, 2], "pads": [1, 1, 1, 1]}),
     ((2, 3, 4, 5), (3, 4, 3, 3), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
     ((2, 3, 4, 5), (3, 4, 3, 3), {"output_shape": [8, 10], "strides": [2, 2]}),
+    ((2, 9, 4, 5), (9, 8, 3, 2), {"strides": [2, 3], "pads": [1, 0, 1, 2]}),
+    ((2, 9, 2, 2), (9, 8, 1, 1), {}),
+    ((2, 3, 4, 5), (3, 1, 3, 3), {"group": 3, "strides": [2, 2], "output_padding": [1, 1]}),
 ]
 
 

@@ -156,6 +156,30 @@ FAULTS = {
         DataMismatch,
         "'truth'",
     ),
+    "labels that name nothing": (
+        residual_network,
+        digits_copy,
+        held_out(4),
+        {"labels": np.full(4, -1)},
+        DataMismatch,
+        "the labels given: every label is negative, and such are left out",
+    ),
+    "labels beyond the classes": (
+        residual_network,
+        digits_copy,
+        held_out(4),
+        {"labels": np.array([0, 3, 10, 1])},
+        DataMismatch,
+        "got 10; expected below 10, counted from 0",
+    ),
+    "one-hot labels": (
+        residual_network,
+        digits_copy,
+        held_out(4),
+        {"labels": np.eye(10, dtype=int)[:4]},
+        DataMismatch,
+        "got 10 a sample; expected 1",
+    ),
     "nan in a weight": (nan_weight, digits_copy, held_out(4), {}, NonFiniteValue, "1, 2"),
 }
 

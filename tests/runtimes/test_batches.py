@@ -115,12 +115,6 @@ def test_limit_and_labels():
     assert next(iter(open_data(ARRAYS, PAIR).batches(9))).labels is None
 
 
-@pytest.mark.parametrize("labels", [np.arange(4), np.arange(7) * 0.5])
-def test_labels_that_do_not_fit(labels):
-    with pytest.raises(DataMismatch, match="labels do not fit"):
-        list(open_data(ARRAYS, PAIR, labels=labels).batches(3))
-
-
 def test_labels_of_a_score_may_be_any_numbers():
     human = np.linspace(0, 5, 7)
     data = replace(open_data({**ARRAYS, "labels": human}, PAIR), label_kinds="iuf")
@@ -159,6 +153,12 @@ FAULTS = {
     "empty": ({"x": X[:0], "ids": IDS[:0]}, NoData, "no samples"),
     "none": ([], NoData, r"no samples; expected x float32\[n, 3\], ids int64\[n, t\]"),
     "not dicts": ([X], DataMismatch, "not a dict"),
+    "ragged": (
+        {"x": [[1.0, 2.0, 3.0], [1.0]], "ids": IDS},
+        DataMismatch,
+        r"'x' is no array; got rows of different lengths; expected x float32\[n, 3\]",
+    ),
+    "too many": (RandomData(10**20), BadInput, "do not fit into memory"),
     "strange": (3, DataMismatch, "not a form of data"),
     "absent": (None, NoData, r"arrays for x float32\[n, 3\], ids int64\[n, t\]\. Give an .npz"),
     "no file": ("nowhere.npz", FileUnreadable, "no such file"),

@@ -130,7 +130,7 @@ def test_a_fault_of_the_data_is_no_trial(folder, capsys):
     """Labels that don't fit stop it at once; nothing is kept as if the recipe had failed."""
     np.save(folder / "labels.npy", np.zeros(3, np.int64))
     assert command(folder, "--labels", str(folder / "labels.npy")) == 2
-    assert "do not fit" in capsys.readouterr().err
+    assert "fewer labels than samples" in capsys.readouterr().err
     assert not list((folder / "q.onnx.trials").glob("*.json"))
 
 

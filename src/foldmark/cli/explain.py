@@ -61,13 +61,14 @@ def command(
     foldmark explain --quantized-only model.int8.onnx --data random:16
     """
     exact, quantized = _two(models, quantized_only)
-    check_json(json_file)
+    source = parse_data(data)
     given, label_name = parse_labels(labels)
+    check_json(json_file, [*models, given, source if isinstance(source, Path) else None])
     with shown_progress("explaining") as advance:
         report = explain(
             exact,
             quantized,
-            parse_data(data),
+            source,
             labels=given,
             metric=metric,
             outputs=outputs,

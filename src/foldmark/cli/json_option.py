@@ -2,40 +2,57 @@
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from foldmark.errors import FileUnreadable
+from foldmark.errors import FileUnreadable, OutputExists
 
 __all__ = ["JSON_HELP", "check_json", "write_json"]
 
 JSON_HELP = 'Write everything as JSON to this file ("-": stdout, and nothing else there).'
 
 
-def check_json(target: str | None) -> None:
+def check_json(target: str | None, inputs: Iterable[Path | None] = ()) -> None:
     """Refuse a target that can't be written, before any work is done.
 
-    Raises FileUnreadable for a directory, and for a folder that is missing or not writable.
+    inputs   what the command reads, and must not overwrite
+
+    Raises FileUnreadable for a directory, and for a folder that is missing or not writable;
+    OutputExists for an input.
     """
-    if target in (None, "-"):
+    if target is None or target == "-":
         return
-    path = Path(str(target))
+    path = Path(target)
     folder = path.absolute().parent
-    fault = ""
-    if path.is_dir():
-        fault = "a directory"
-    elif not folder.is_dir():
-        fault = "no such folder"
-    elif not os.access(folder, os.W_OK):
-        fault = "no permission"
+    try:
+        fault = _fault(path, folder)
+    except (OSError, ValueError) as error:
+        fault = (getattr(error, "strerror", None) or str(error)).lower()
     if fault:
-        raise FileUnreadable("can't be written", where=str(target), got=fault)
+        raise FileUnreadable("can't be written", where=target or "--json ''", got=fault)
+    if any(each is not None and each.exists() and _same(each, path) for each in inputs):
+        raise OutputExists(
+            "this is one of the inputs", where=target, todo="give --json a file of its own"
+        )
+
+
+def _fault(path: Path, folder: Path) -> str:
+    if path.is_dir():
+        return "a directory"
+    if not folder.is_dir():
+        return "no such folder"
+    return "" if os.access(folder, os.W_OK) else "no permission"
+
+
+def _same(one: Path, other: Path) -> bool:
+    return other.exists() and one.samefile(other)
 
 
 def write_json(document: dict[str, Any], target: str) -> None:
-    """Write a document; a file appears whole or not at all.
+    """Write a document; a file appears whole or not at all, a device or pipe is written to.
 
     Raises FileUnreadable when the folder is missing or not writable.
     """
@@ -44,12 +61,22 @@ def write_json(document: dict[str, Any], target: str) -> None:
         click.echo(content, nl=False)
         return
     path = Path(target)
+    try:
+        if path.exists() and not path.is_file():
+            path.write_text(content, encoding="utf-8")
+        else:
+            _write_whole(content, path)
+    except OSError as error:
+        raise FileUnreadable(
+            "can't be written", where=target, got=(error.strerror or str(error)).lower()
+        ) from None
+
+
+def _write_whole(content: str, path: Path) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_text(content, encoding="utf-8")
         beside.replace(path)
-    except OSError as error:
+    except OSError:
         beside.unlink(missing_ok=True)
-        raise FileUnreadable(
-            "can't be written", where=target, got=error.strerror or str(error)
-        ) from None
+        raise

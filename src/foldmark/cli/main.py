@@ -76,7 +76,22 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code; no exception leaves but a defect of ours."""
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
-        return _run(arguments)
+        try:
+            return _run(arguments)
+        except (MemoryError, OSError) as error:
+            # A full disk, a device that fails: the machine's, not a defect of ours.
+            click.echo(f"foldmark: {_refused(error)}", err=True)
+            return 2
+
+
+def _refused(error: MemoryError | OSError) -> str:
+    """Return what the machine refused, in one line."""
+    if isinstance(error, MemoryError):
+        said = f": {error}" if str(error) else ""
+        return f"not enough memory{said}. Give fewer samples or smaller batches"
+    _drop_what_is_unwritten()
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{(error.strerror or str(error)).lower()}"
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -87,6 +102,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 def _run(arguments: Sequence[str]) -> int:
     try:
         result = program.main(args=list(arguments), prog_name="foldmark", standalone_mode=False)
+        sys.stdout.flush()
     except FoldmarkError as error:
         click.echo(f"foldmark: {error.sentence()} [{error.code}]", err=True)
         return error.exit_code
@@ -99,10 +115,15 @@ def _run(arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as finished:
         return finished.exit_code
     except BrokenPipeError:
-        # The reader (head, less) went away: not a fault. Keep Python from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader (head, less) went away: not a fault.
+        _drop_what_is_unwritten()
         return 0
     return result if isinstance(result, int) else 0
+
+
+def _drop_what_is_unwritten() -> None:
+    """Let what could not be written go: Python would complain of it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> None:

@@ -74,7 +74,7 @@ def command(
     nearest result is written all the same.
     """
     check_output(output, force, model)
-    check_json(json_file)
+    check_json(json_file, [model])
     check_output(output.with_suffix(".toml"), force)
     read = read_model(model)
     refuse_quantized(read, str(model))

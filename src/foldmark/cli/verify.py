@@ -130,7 +130,7 @@ def command(
     kernels are those that ONNX Runtime's profiler saw, or OpenVINO's executed graph. Exit code 1
     when a demand is not met.
     """
-    check_json(json_file)
+    check_json(json_file, [quantized, Path(float_model)])
     given, label_name = parse_labels(labels)
     function, score_name = score_from(score)
     proof = verify(

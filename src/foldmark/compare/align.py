@@ -22,7 +22,8 @@ from foldmark.compare.arrangement import (
     stacked,
 )
 from foldmark.compare.sampling import Sampler
-from foldmark.formats.stored import Array, StoredTensor
+from foldmark.formats.stored import StoredTensor
+from foldmark.formats.values import Array
 
 __all__ = ["Alignment", "Match", "align", "canonical_name"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foldmark.formats.stored import Array
+from foldmark.formats.values import Array
 
 __all__ = [
     "PLAIN",

@@ -18,7 +18,8 @@ from foldmark.compare.fit import Fit, fit_tensor
 from foldmark.compare.sampling import Block, Sampler, arranged, block_of
 from foldmark.compare.traces import find_traces
 from foldmark.errors import ModelsDiffer, NothingQuantized
-from foldmark.formats.stored import Array, Artefact, StoredTensor
+from foldmark.formats.stored import Artefact, StoredTensor
+from foldmark.formats.values import Array
 
 __all__ = ["CodeDifference", "Diff", "TensorDiff", "diff_artefacts", "fit_match", "turned"]
 
@@ -99,7 +100,7 @@ class Diff:
         original: the float file, None when none was given.
         tensors: weights that are in both, quantized in at least one, in file order.
         left_only, right_only: quantized weights without a partner.
-        without_original: matched weights that the float file lacks.
+        without_original: matched weights that the float file lacks, or holds quantized.
         traces: what each side's codes and scales show of themselves; without the float file.
     """
 
@@ -261,7 +262,9 @@ def _originals(kept: list[Match], original: Artefact | None, sampler: Sampler) -
         return {}
     # The larger first: their content says most, and small ones take what is left.
     wanted = sorted((match.left for match in kept), key=lambda t: -t.elements)
-    found = align(tuple(wanted), _weights(original), sampler)
+    # What is quantized there too is no original: no rule can be found beside it.
+    exact = tuple(tensor for tensor in _weights(original) if not tensor.layout.is_quantized)
+    found = align(tuple(wanted), exact, sampler)
     return {match.left.name: match for match in found.matches}
 
 

@@ -21,7 +21,7 @@ from foldmark.exact.rule import (
     ZeroInRange,
     ZeroPointRule,
 )
-from foldmark.formats.stored import Array
+from foldmark.formats.values import Array
 
 __all__ = [
     "Features",

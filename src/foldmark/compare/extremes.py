@@ -4,9 +4,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from foldmark.formats.stored import Array, Records, StoredTensor, Values
+from foldmark.formats.stored import Records, StoredTensor
+from foldmark.formats.values import Array, Values
 
 __all__ = ["Setter", "block_extremes", "find_setter", "inside", "spans_walk"]
+
+
+# Elements looked at in one piece.
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -75,10 +80,12 @@ def find_setter(tensor: StoredTensor, number: int) -> Setter:
     place = tuple(int(i) for i in np.unravel_index(number, counts)) if counts else ()
     axis = tensor.walk_axis
     if not place or spans_walk(tensor):
-        return _over_pieces(tensor, place)
+        return _over_pieces(tensor, place, 0, tensor.shape[axis] if tensor.shape else 1)
     first = place[axis] * block[axis]
     first -= first % tensor.walk_step
     last = min(tensor.shape[axis], place[axis] * block[axis] + block[axis])
+    if block[axis] > _PIECE:
+        return _over_pieces(tensor, (*place[:axis], 0, *place[axis + 1 :]), first, last)
     values = tensor.rows(first, last)
     local = list(place)
     local[axis] = (place[axis] * block[axis] - first) // block[axis]
@@ -97,10 +104,14 @@ def _in_record(tensor: StoredTensor, records: Records, number: int) -> Setter:
     return Setter(tuple(int(i) for i in np.unravel_index(flat, tensor.shape)), code, value)
 
 
-def _over_pieces(tensor: StoredTensor, place: tuple[int, ...]) -> Setter:
+def _over_pieces(tensor: StoredTensor, place: tuple[int, ...], start: int, stop: int) -> Setter:
+    """Look for the largest element of a block that reaches over several pieces.
+
+    place: the block's in each piece.
+    """
     best: Setter | None = None
     axis = tensor.walk_axis
-    for first, values in tensor.pieces(1 << 20):
+    for first, values in tensor.pieces(_PIECE, start, stop):
         if not values.codes.size:
             continue
         index, code, value = _largest(values, place)

@@ -8,7 +8,9 @@ from foldmark.compare.infer import Inference, infer_rule
 from foldmark.compare.observed import Observation, observe
 from foldmark.compare.residuals import Residuals, Suspect, find_residuals
 from foldmark.errors import NotSupported
-from foldmark.formats.stored import Array, Layout, StoredTensor, Values
+from foldmark.exact.catalog import FLOAT32
+from foldmark.formats.stored import StoredTensor
+from foldmark.formats.values import Array, Layout, Values
 
 __all__ = ["Fit", "fit_tensor", "holds", "shrinkage"]
 
@@ -77,6 +79,8 @@ def holds(fit: Fit) -> bool:
 
 # Searches of a range shrink it in steps of a hundredth or a twentieth.
 _GRID = 0.01
+# Float32 arithmetic in another order moves a weight, and so a scale, by so many units at most.
+_LAST_PLACES = 4
 
 
 def shrinkage(seen: Observation) -> str:
@@ -95,6 +99,12 @@ def shrinkage(seen: Observation) -> str:
         if not alive.any():
             return ""
         part = np.abs(seen.scale[alive]) * steps / extent[alive]
+        units = _last_places(seen.scale[alive], extent[alive] / steps)
+        if seen.scale_format == FLOAT32 and 0 < units <= _LAST_PLACES:
+            return (
+                f"{name} to within {units} units in the last place: these weights are not to the "
+                "last bit those that were quantized, or the scale is worked out in another order"
+            )
         off = np.abs(part / _GRID - np.rint(part / _GRID)) * _GRID
         on_grid = float((off < 2e-4).mean())
         low, high = float(part.min()), float(part.max())
@@ -103,6 +113,14 @@ def shrinkage(seen: Observation) -> str:
         if best is None or score > best[0]:
             best = (score, words)
     return best[1] if best is not None else ""
+
+
+def _last_places(scale: Array, nearest: Array) -> int:
+    """Return by how many float32 numbers the scales are off at most."""
+    one, other = (
+        np.abs(a).astype(np.float32).view(np.int32).astype(np.int64) for a in (scale, nearest)
+    )
+    return int(np.abs(one - other).max())
 
 
 def _words(name: str, low: float, high: float, on_grid: float, blocks: int) -> str:

@@ -34,7 +34,7 @@ from foldmark.exact.rule import (
     definite,
 )
 from foldmark.exact.tools.tiny import extent_at_least, scale_at_least
-from foldmark.formats.stored import Array
+from foldmark.formats.values import Array
 from foldmark.kernels.affine import Grid, codes_of, offset_of, step_of
 from foldmark.kernels.precision import rounded
 from foldmark.kernels.scales import choose

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 import numpy as np
@@ -12,7 +12,8 @@ from foldmark.compare.extremes import Setter, block_extremes, find_setter, insid
 from foldmark.compare.records import ScaleTally, add_checksum, add_scales, survey_records
 from foldmark.compare.tally import EXPONENTS, can_tally, count_not_finite, number_of, tally
 from foldmark.compare.traces import Traces, find_traces, has_ends, merged
-from foldmark.formats.stored import Array, Artefact, Part, Span, StoredTensor, Values
+from foldmark.formats.stored import Artefact, Part, Span, StoredTensor
+from foldmark.formats.values import Array, Values
 from foldmark.kernels.threads import thread_count
 
 __all__ = ["CodeUse", "Inspection", "ScaleUse", "TensorReport", "inspect_artefact"]
@@ -20,6 +21,8 @@ __all__ = ["CodeUse", "Inspection", "ScaleUse", "TensorReport", "inspect_artefac
 # Elements read at once: small enough for the cache and for the memory bound, whatever the file.
 _PIECE = 1 << 20
 _RAW_PIECE = 1 << 19
+# Where what is read at once holds more than this, a tensor is read as one axis if it can be.
+_LONGEST = 1 << 22
 # Tensors of fewer bytes are read as values: numpy is quick enough for them.
 _SMALL = 1 << 20
 # A smallest normal number for each type that a scale is stored in.
@@ -189,10 +192,11 @@ def inspect_tensor(tensor: StoredTensor, summed: Array | None = None) -> TensorR
         summed: uint64 (4,): a checksum of its bytes, None where nobody asks for one.
     """
     running = _Running()
+    whole, tensor = tensor, _in_pieces(tensor)
     quantized = tensor.layout.is_quantized
     counted = quantized and can_tally(tensor.layout.number_format)
     if not tensor.elements:
-        return TensorReport(tensor, None, None, None, None, ())
+        return TensorReport(whole, None, None, None, None, ())
     records = tensor.records
     if records is not None and records.planes and tensor.nbytes >= _SMALL:
         survey_records(records, running.counts, running.scales, _normal(tensor), summed)
@@ -208,9 +212,19 @@ def inspect_tensor(tensor: StoredTensor, summed: Array | None = None) -> TensorR
     setter = None
     if running.scales.largest_at[0] >= 0:
         setter = find_setter(tensor, int(running.scales.largest_at[0]))
+        if tensor is not whole:
+            index = np.unravel_index(setter.index[0], whole.shape)
+            setter = replace(setter, index=tuple(int(i) for i in index))
     traces = find_traces(tensor, running.ends) if quantized else None
     warnings = (*_scale_warnings(tensor, scales, running), *_code_warnings(tensor, codes, running))
-    return TensorReport(tensor, codes, scales, setter, traces, warnings)
+    return TensorReport(whole, codes, scales, setter, traces, warnings)
+
+
+def _in_pieces(tensor: StoredTensor) -> StoredTensor:
+    """Return the tensor as one axis where what is read at once would else be too long."""
+    step = tensor.elements // max(1, tensor.shape[tensor.walk_axis]) if tensor.shape else 1
+    flat = tensor.unrolled() if step * tensor.walk_step > _LONGEST else None
+    return tensor if flat is None else flat
 
 
 def _normal(tensor: StoredTensor) -> float:
@@ -218,20 +232,22 @@ def _normal(tensor: StoredTensor) -> float:
 
 
 def _survey_pieces(running: _Running, tensor: StoredTensor, counted: bool) -> None:
-    seen = False
-    whole = spans_walk(tensor)
-    for _, values in tensor.pieces(_PIECE):
+    axis = tensor.walk_axis
+    block = tensor.layout.block[axis] if tensor.layout.block and tensor.shape else 1
+    long = spans_walk(tensor) or block > _PIECE  # one piece does not show a whole block
+    for first, values in tensor.pieces(_PIECE):
         if counted:
             tally(values, running.counts)
-        # scales of blocks that reach over all pieces are the same in each
-        if values.scale is not None and not (whole and seen):
+        # a block has one scale in however many pieces it is read, and so has a group whose
+        # columns are no neighbours
+        fresh = first % max(1, block) == 0 if values.group is None else first == 0
+        if values.scale is not None and fresh:
             add_scales(running.scales, values.scale, _normal(tensor))
-        if values.offset is not None and not (whole and seen):
+        if values.offset is not None and fresh:
             bad = values.offset.size - int(np.count_nonzero(np.isfinite(values.offset)))
             running.scales.bad_minima += bad
-        if whole and has_ends(tensor.layout, values):
+        if long and first < block and has_ends(tensor.layout, values):
             _add_ends(running, tensor, values)
-        seen = True
 
 
 def _add_ends(running: _Running, tensor: StoredTensor, values: Values) -> None:

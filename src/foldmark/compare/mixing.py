@@ -36,7 +36,7 @@ from foldmark.exact.rule import (
     ZeroOrder,
     ZeroPointRule,
 )
-from foldmark.formats.stored import Array, Layout
+from foldmark.formats.values import Array, Layout
 from foldmark.kernels.affine import dequantize, quantize
 from foldmark.kernels.fold import quantize_array
 from foldmark.kernels.group import dequantize_group

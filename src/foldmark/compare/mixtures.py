@@ -9,7 +9,8 @@ from foldmark.compare.fit import Fit
 from foldmark.compare.mixing import Made, Mixture, Whole, closest_rules, explains, rules_of
 from foldmark.compare.observed import codes_format
 from foldmark.compare.residuals import Suspect
-from foldmark.formats.stored import Array, StoredTensor, Values
+from foldmark.formats.stored import StoredTensor
+from foldmark.formats.values import Array, Values
 
 __all__ = ["find_mixtures"]
 

@@ -11,7 +11,7 @@ import numpy as np
 from foldmark.errors import NotSupported
 from foldmark.exact.catalog import BFLOAT16, FLOAT16, FLOAT32, INT8, UINT8
 from foldmark.exact.number import FloatFormat, IntegerFormat
-from foldmark.formats.stored import Array, Layout, Values
+from foldmark.formats.values import Array, Layout, Values
 
 __all__ = ["Observation", "codes_format", "observe", "to_blocks"]
 

@@ -22,7 +22,7 @@ from foldmark import rules
 from foldmark.compare.mixing import Mixture, Unit
 from foldmark.errors import FoldmarkError, NoDerivative
 from foldmark.exact.rule import Rule
-from foldmark.formats.stored import Array
+from foldmark.formats.values import Array
 from foldmark.graphs.light import LightModel, lighten
 from foldmark.graphs.sites import Encoding, QuantizedGraph, Site, SiteKind
 from foldmark.kernels.fold import quantize_array

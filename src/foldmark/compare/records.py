@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from foldmark.compare.tally import count_packed
-from foldmark.formats.stored import Array, Records, ScaleFields
+from foldmark.formats.stored import Records, ScaleFields
+from foldmark.formats.values import Array
 from foldmark.kernels.compiled import compiled
 
 __all__ = ["ScaleTally", "add_checksum", "add_scales", "survey_records"]

@@ -10,7 +10,7 @@ from enum import Enum
 import numpy as np
 
 from foldmark.compare.extremes import block_extremes
-from foldmark.formats.stored import Array, Values
+from foldmark.formats.values import Array, Values
 
 __all__ = ["Residuals", "Suspect", "find_residuals"]
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from foldmark.compare.arrangement import Arrangement
-from foldmark.formats.stored import Array, StoredTensor, Values
+from foldmark.formats.stored import StoredTensor
+from foldmark.formats.values import Array, Values
 
 __all__ = ["Block", "Sampler", "arranged", "block_of", "centred"]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from foldmark.formats.stored import Array, PackedCodes, Values
+from foldmark.formats.values import Array, PackedCodes, Values
 from foldmark.kernels.compiled import compiled
 
 __all__ = [
@@ -19,7 +19,7 @@ __all__ = [
 
 PATTERNS = 256
 # Below this many bytes numpy is quick enough, and the compiler need not be woken.
-_COMPILE_FROM = 1 << 20
+_COMPILE_FROM = 1 << 18
 _RAW_COMPILE_FROM = 1 << 18
 
 
@@ -133,7 +133,12 @@ def tally(values: Values, counts: Array) -> None:
     """
     packed = values.stored
     if isinstance(packed, PackedCodes) and packed.records.size >= _COMPILE_FROM:
-        count_packed(packed.records, packed.planes, counts)
+        fields = np.zeros(PATTERNS, np.int64)
+        count_packed(packed.records, packed.planes, fields)
+        if packed.numbers is None:
+            counts += fields
+        else:
+            counts[packed.numbers.view(np.uint8)] += fields[: packed.numbers.size]
     elif isinstance(packed, PackedCodes) or packed.size < _COMPILE_FROM:
         flat = np.ascontiguousarray(values.codes).view(np.uint8).reshape(-1)
         counts += np.bincount(flat, minlength=PATTERNS)

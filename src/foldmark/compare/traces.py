@@ -6,7 +6,8 @@ import ml_dtypes
 import numpy as np
 
 from foldmark.compare.extremes import block_extremes, inside, spans_walk
-from foldmark.formats.stored import Array, Layout, StoredTensor, Values
+from foldmark.formats.stored import StoredTensor
+from foldmark.formats.values import Array, Layout, Values
 
 __all__ = ["Traces", "find_traces", "has_ends", "merged"]
 
@@ -51,8 +52,10 @@ def find_traces(tensor: StoredTensor, ends: tuple[Array, Array] | None = None) -
     grid = _scale_grid(scale, layout) if values.scale is not None else ""
     if not has_ends(layout, values):
         return Traces("", grid, int(scale.size))
-    if spans_walk(tensor) and tensor.records is None:
-        low, high = ends if ends is not None else _ends_of_all(tensor)
+    if ends is not None and tensor.records is None:
+        low, high = ends
+    elif spans_walk(tensor) and tensor.records is None:
+        low, high = _ends_of_all(tensor)
     else:
         low, high = block_extremes(
             values.codes, inside(values.block or layout.block, values.codes.shape)

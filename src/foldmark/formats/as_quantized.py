@@ -20,7 +20,7 @@ from foldmark.exact.rule import (
     ZeroOrder,
     ZeroPointRule,
 )
-from foldmark.formats.stored import Array, Layout, StoredTensor, Values
+from foldmark.formats.values import Array, Layout, Values
 from foldmark.tensors.block import BlockShape, per_axis, per_group, per_tensor
 from foldmark.tensors.quantized import QuantizedTensor
 from foldmark.tensors.scheme import Scheme
@@ -31,19 +31,23 @@ _KNOWN = {known.name: known for known in INTEGER_FORMATS}
 _TERNARY = IntegerFormat("ternary", 2, 0, 2)
 
 
-def as_quantized(tensor: StoredTensor) -> QuantizedTensor:
-    """Read a tensor; the numbers it dequantizes to are the file's, bit for bit.
+def as_quantized(values: Values, layout: Layout, name: str) -> QuantizedTensor:
+    """Turn a tensor's values into one; the numbers it dequantizes to are the file's, bit for bit.
+
+    Args:
+        values: all of the tensor's.
+        layout: how it is stored.
+        name: what an error calls it.
 
     Raises:
         NotSupported: tensors without a scale, codes that are floats or places in a table, groups
             of columns that are not neighbours, real zero points in the unit of codes.
     """
-    values, layout = tensor.load(), tensor.layout
     reason = _objection(values, layout)
     if reason or values.scale is None or values.block is None:
         raise NotSupported(
             "no codes, scale and zero point in blocks",
-            where=f"tensor {tensor.name!r}",
+            where=f"tensor {name!r}",
             got=reason or "no scale",
             todo="read it with StoredTensor.load()",
         )

@@ -12,9 +12,9 @@ width: a 32-bit word of eight nibbles reads as four bytes of two, low nibble fir
 
 import numpy as np
 
-from foldmark.formats.stored import Array
+from foldmark.formats.values import Array, PackedCodes
 
-__all__ = ["pack_fields", "unpack_fields"]
+__all__ = ["pack_fields", "packed_codes", "unpack_fields"]
 
 
 def unpack_fields(stream: Array, bits: int) -> Array:
@@ -33,6 +33,25 @@ def unpack_fields(stream: Array, bits: int) -> Array:
     return np.packbits(single.reshape(*stream.shape[:-1], whole, bits), axis=-1, bitorder="little")[
         ..., 0
     ]
+
+
+def packed_codes(
+    stream: Array, bits: int, shape: tuple[int, ...], numbers: Array | None = None
+) -> PackedCodes:
+    """Leave fields of 1, 2, 4 or 8 bits in their bytes: counting them needs no unpacking.
+
+    Args:
+        stream: uint8 (n, k), every field of it a code of the tensor.
+        bits: width of a field.
+        shape: of the codes, row after row of the stream.
+        numbers: int8 (2^bits,): the code of each field, None where it is the field.
+    """
+
+    def unpack() -> Array:
+        fields = unpack_fields(stream, bits).reshape(shape)
+        return fields if numbers is None else numbers[fields]
+
+    return PackedCodes(stream, ((0, stream.shape[1], bits, 1),), unpack, numbers)
 
 
 def pack_fields(codes: Array, bits: int) -> Array:

@@ -29,9 +29,10 @@ import numpy as np
 from foldmark.errors import FileUnreadable, HostileFile, MissingExtra, NotSupported
 from foldmark.formats.bitfields import unpack_fields
 from foldmark.formats.plain import part_of
-from foldmark.formats.scaled_blocks import scaled_blocks
+from foldmark.formats.scaled_blocks import ScaledBlocks
 from foldmark.formats.source import FileBytes
-from foldmark.formats.stored import Array, Artefact, Layout, Part, Span, StoredTensor, Values
+from foldmark.formats.stored import Artefact, Part, Span, StoredTensor
+from foldmark.formats.values import Array, Layout, Values
 
 __all__ = ["read_coreml"]
 
@@ -170,6 +171,10 @@ class _Constant:
             source.array(np.uint8, offset + begin, end - begin, "blob"), self.bits
         )
         return _signed(fields[first - start : last - start], self.number_format)
+
+    def stored(self, first: int, last: int, shape: tuple[int, ...]) -> Array:
+        """Read elements first..last in C order."""
+        return self.read(first, last).reshape(shape)
 
     def load(self) -> Array:
         """Read everything."""
@@ -362,7 +367,6 @@ def _scaled(
             got=f"scale {list(scale.shape)} for codes {list(shape)}",
         )
     block = tuple(max(1, n // c) for n, c in zip(shape, counts, strict=True))
-    step = block[0] if shape and counts[0] > 1 else 1
     layout = Layout(
         codes.number_format,
         block,
@@ -372,8 +376,17 @@ def _scaled(
     )
     roles = {Part.CODES: codes, Part.SCALES: scale, Part.ZERO_POINTS: zeros}
     spans = tuple(c.span for c in found if c is not None and c.span is not None)
-    read = scaled_blocks(codes, scale, zeros, shape, block)
-    return StoredTensor(one.name, shape, layout, spans, blobs.parts(roles), read, walk_step=step)
+    blocks = ScaledBlocks(codes, scale, zeros, shape, block)
+    return StoredTensor(
+        one.name,
+        shape,
+        layout,
+        spans,
+        blobs.parts(roles),
+        blocks.read,
+        walk_step=blocks.step,
+        run=blocks.run(),
+    )
 
 
 def _from_table(

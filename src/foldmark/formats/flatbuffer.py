@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 
 from foldmark.errors import HostileFile
 from foldmark.formats.source import FileBytes
-from foldmark.formats.stored import Array
+from foldmark.formats.values import Array
 
 __all__ = ["Table", "Vector", "root"]
 

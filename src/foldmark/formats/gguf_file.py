@@ -13,26 +13,17 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from foldmark.errors import HostileFile, NotSupported
 from foldmark.formats.codebooks import CODEBOOKS
+from foldmark.formats.entry import Entry
 from foldmark.formats.ggml_blocks import BLOCK_TYPES, BlockType
 from foldmark.formats.plain import plain_tensor
 from foldmark.formats.source import Cursor, FileBytes
-from foldmark.formats.stored import (
-    Array,
-    Artefact,
-    Layout,
-    PackedCodes,
-    Records,
-    Span,
-    StoredTensor,
-    Values,
-    refuse_overlaps,
-)
+from foldmark.formats.stored import Artefact, Records, Span, StoredTensor, refuse_overlaps
+from foldmark.formats.values import Array, Layout, PackedCodes, Values
 
 __all__ = ["MAGIC", "read_gguf"]
 
@@ -50,16 +41,16 @@ _FIXED_DTYPES = {
 }  # fmt: skip
 # The least that a pair or a tensor can take: what bounds their announced counts.
 _LEAST_PAIR, _LEAST_TENSOR = 8 + 4 + 1, 8 + 4 + 4 + 8
-# ggml type number -> (number format, dtype) of tensors without blocks
-_PLAIN: dict[int, tuple[str, DTypeLike]] = {
-    0: ("float32", np.float32),
-    1: ("float16", np.float16),
-    24: ("int8", np.int8),
-    25: ("int16", np.int16),
-    26: ("int32", np.int32),
-    27: ("int64", np.int64),
-    28: ("float64", np.float64),
-    30: ("bfloat16", ml_dtypes.bfloat16),
+# ggml type number -> number format of tensors without blocks
+_PLAIN: dict[int, str] = {
+    0: "float32",
+    1: "float16",
+    24: "int8",
+    25: "int16",
+    26: "int32",
+    27: "int64",
+    28: "float64",
+    30: "bfloat16",
 }
 _UNREAD = {
     9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
@@ -200,10 +191,7 @@ def _stored(source: FileBytes, start: int, alignment: int, entry: _Entry) -> Sto
             f"tensor {entry.name!r} is not aligned", where=str(source.path), got=str(entry.offset)
         )
     if entry.type_id in _PLAIN:
-        number_format, dtype = _PLAIN[entry.type_id]
-        return plain_tensor(
-            source, entry.name, entry.shape, number_format, dtype=dtype, offset=offset
-        )
+        return plain_tensor(Entry(entry.name, _PLAIN[entry.type_id], entry.shape, source, offset))
     if entry.type_id not in BLOCK_TYPES:
         name = _UNREAD.get(entry.type_id, f"type {entry.type_id}")
         raise NotSupported(f"ggml block type {name}", where=f"{source.path}: tensor {entry.name!r}")

@@ -13,7 +13,7 @@ import numpy as np
 
 from foldmark.errors import InvalidScheme
 from foldmark.formats.atomic import write_whole
-from foldmark.formats.stored import Array
+from foldmark.formats.values import Array
 from foldmark.tensors.quantized import QuantizedTensor
 
 __all__ = ["write_gguf"]

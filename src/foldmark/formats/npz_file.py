@@ -20,8 +20,9 @@ import numpy as np
 from numpy.lib import format as npy
 
 from foldmark.errors import HostileFile, NotSupported, TruncatedFile
+from foldmark.formats.entry import DTYPES, Entry
 from foldmark.formats.safetensors_file import settle
-from foldmark.formats.schemes.shelf import DTYPES, Entry, Shelf
+from foldmark.formats.schemes.shelf import Shelf
 from foldmark.formats.scratch import Scratch
 from foldmark.formats.source import FileBytes
 from foldmark.formats.stored import Artefact, refuse_overlaps

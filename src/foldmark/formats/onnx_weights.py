@@ -31,7 +31,8 @@ from foldmark.formats.onnx_tensor import (
 )
 from foldmark.formats.plain import part_of
 from foldmark.formats.source import FileBytes
-from foldmark.formats.stored import Array, Artefact, Layout, Part, Span, StoredTensor, Values
+from foldmark.formats.stored import Artefact, Part, Span, StoredTensor
+from foldmark.formats.values import Array, Layout, Values
 
 __all__ = ["read_onnx"]
 

@@ -9,44 +9,42 @@ as (out, in). The XML is read with every document type and entity refused.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from xml.parsers import expat
 
-import ml_dtypes
-import numpy as np
-
 from foldmark.errors import FormatNotRecognised, HostileFile, NotSupported
-from foldmark.formats.bitfields import unpack_fields
-from foldmark.formats.plain import part_of
-from foldmark.formats.scaled_blocks import scaled_blocks
+from foldmark.formats.entry import Entry
+from foldmark.formats.plain import part_of, plain_tensor
+from foldmark.formats.scaled_blocks import ScaledBlocks
 from foldmark.formats.source import FileBytes
-from foldmark.formats.stored import Array, Artefact, Layout, Part, Span, StoredTensor, Values
+from foldmark.formats.stored import Artefact, Part, StoredTensor
+from foldmark.formats.values import Layout
 
 __all__ = ["read_openvino"]
 
 _LONGEST_XML = 1 << 28
 _CHUNK = 1 << 16
-# element type -> (number format, dtype of the bytes, bits of an element)
-_TYPES: Mapping[str, tuple[str, np.dtype[np.generic], int]] = {
-    "f32": ("float32", np.dtype(np.float32), 32),
-    "f16": ("float16", np.dtype(np.float16), 16),
-    "bf16": ("bfloat16", np.dtype(ml_dtypes.bfloat16), 16),
-    "f64": ("float64", np.dtype(np.float64), 64),
-    "f8e4m3": ("float8_e4m3fn", np.dtype(ml_dtypes.float8_e4m3fn), 8),
-    "f8e5m2": ("float8_e5m2", np.dtype(ml_dtypes.float8_e5m2), 8),
-    "f8e8m0": ("float8_e8m0fnu", np.dtype(ml_dtypes.float8_e8m0fnu), 8),
-    "i8": ("int8", np.dtype(np.int8), 8),
-    "u8": ("uint8", np.dtype(np.uint8), 8),
-    "i16": ("int16", np.dtype(np.int16), 16),
-    "u16": ("uint16", np.dtype(np.uint16), 16),
-    "i32": ("int32", np.dtype(np.int32), 32),
-    "u32": ("uint32", np.dtype(np.uint32), 32),
-    "i64": ("int64", np.dtype(np.int64), 64),
-    "u64": ("uint64", np.dtype(np.uint64), 64),
-    "boolean": ("bool", np.dtype(np.bool_), 8),
-    "i4": ("int4", np.dtype(np.uint8), 4),
-    "u4": ("uint4", np.dtype(np.uint8), 4),
+# element type -> number format
+_TYPES: Mapping[str, str] = {
+    "f32": "float32",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "f64": "float64",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+    "f8e8m0": "float8_e8m0fnu",
+    "i8": "int8",
+    "u8": "uint8",
+    "i16": "int16",
+    "u16": "uint16",
+    "i32": "int32",
+    "u32": "uint32",
+    "i64": "int64",
+    "u64": "uint64",
+    "boolean": "bool",
+    "i4": "int4",
+    "u4": "uint4",
 }
 _CODES = ("i8", "u8", "i4", "u4")
 
@@ -176,67 +174,35 @@ def _compressed(network: _Network, codes: _Layer) -> tuple[_Layer, _Layer, _Laye
     return None if scale is None else (codes, scale, zero_point)
 
 
-@dataclass(frozen=True, eq=False)
-class _Constant:
-    """A constant's place in the weights."""
-
-    name: str
-    source: FileBytes
-    shape: tuple[int, ...]
-    number_format: str
-    dtype: np.dtype[np.generic]
-    bits: int
-    span: Span
-
-    def read(self, first: int, last: int) -> Array:
-        """Read elements first..last in C order."""
-        where, size = self.span.offset, self.bits // 8
-        if self.bits >= 8:
-            return self.source.array(self.dtype, where + first * size, last - first, self.name)
-        begin = first // 2
-        raw = self.source.array(np.uint8, where + begin, -(-last // 2) - begin, self.name)
-        fields = unpack_fields(raw, 4)[first - 2 * begin :][: last - first]
-        if self.number_format == "uint4":
-            return fields
-        return (fields ^ 8).astype(np.int8) - np.int8(8)
-
-    def load(self) -> Array:
-        """Read everything."""
-        return self.read(0, math.prod(self.shape)).reshape(self.shape)
-
-
-def _constant(weights: FileBytes, layer: _Layer) -> _Constant:
+def _constant(weights: FileBytes, layer: _Layer) -> Entry:
     where = f"{weights.path}: {layer.name!r}"
     kind = layer.data.get("element_type", "")
     if kind not in _TYPES:
         raise NotSupported(f"not supported: OpenVINO element type {kind[:20]!r}", where=where)
-    number_format, dtype, bits = _TYPES[kind]
+    number_format = _TYPES[kind]
     text = [n.strip() for n in layer.data.get("shape", "").split(",") if n.strip()]
     numbers = [*text, layer.data.get("offset", ""), layer.data.get("size", "")]
     if not all(n.isascii() and n.isdigit() and len(n) < 19 for n in numbers):
         raise HostileFile("a constant has an impossible shape or place", where=where)
     *shape, offset, size = (int(n) for n in numbers)
-    if -(-math.prod(shape) * bits // 8) != size:
+    entry = Entry(layer.name, number_format, tuple(shape), weights, offset)
+    if entry.nbytes != size:
         raise HostileFile(
             "a constant does not hold what its shape says", where=where, got=f"{size} bytes"
         )
     weights.check(offset, size, f"constant {layer.name!r}")
-    return _Constant(
-        layer.name, weights, tuple(shape), number_format, dtype, bits, Span(weights, offset, size)
-    )
+    return entry
 
 
 def _constants(
     weights: FileBytes, found: tuple[_Layer, _Layer, _Layer | None]
-) -> tuple[_Constant, _Constant, _Constant | None]:
+) -> tuple[Entry, Entry, Entry | None]:
     codes, scale, zero_point = found
     zeros = None if zero_point is None else _constant(weights, zero_point)
     return _constant(weights, codes), _constant(weights, scale), zeros
 
 
-def _parts_once(
-    counted: set[tuple[int, int]], roles: dict[Part, _Constant | None]
-) -> dict[Part, int]:
+def _parts_once(counted: set[tuple[int, int]], roles: dict[Part, Entry | None]) -> dict[Part, int]:
     """Count each place in the file once: constants may share one."""
     parts = {}
     for part, constant in roles.items():
@@ -248,7 +214,7 @@ def _parts_once(
 
 
 def _stored(
-    constants: tuple[_Constant, _Constant, _Constant | None], counted: set[tuple[int, int]]
+    constants: tuple[Entry, Entry, Entry | None], counted: set[tuple[int, int]]
 ) -> StoredTensor:
     codes, scale, zeros = constants
     block = _block(codes, scale)
@@ -264,11 +230,20 @@ def _stored(
     )
     spans = tuple(c.span for c in (codes, scale, zeros) if c is not None)
     roles = {Part.CODES: codes, Part.SCALES: scale, Part.ZERO_POINTS: zeros}
-    read = scaled_blocks(codes, scale, zeros, shape, block)
-    return StoredTensor(codes.name, shape, layout, spans, _parts_once(counted, roles), read)
+    blocks = ScaledBlocks(codes, scale, zeros, shape, block)
+    return StoredTensor(
+        codes.name,
+        shape,
+        layout,
+        spans,
+        _parts_once(counted, roles),
+        blocks.read,
+        walk_step=blocks.step,
+        run=blocks.run(),
+    )
 
 
-def _block(codes: _Constant, scale: _Constant) -> tuple[int, ...]:
+def _block(codes: Entry, scale: Entry) -> tuple[int, ...]:
     counts = scale.shape
     if math.prod(counts) == 1:
         return tuple(max(1, n) for n in codes.shape)
@@ -292,20 +267,6 @@ def _flattened(
     return shape, block
 
 
-def _plain(constant: _Constant, counted: set[tuple[int, int]]) -> StoredTensor:
-    shape = constant.shape
-    across = math.prod(shape[1:])
-
-    def read(first: int, last: int) -> Values:
-        rows = (last - first, *shape[1:]) if shape else ()
-        return Values(constant.read(first * across, last * across).reshape(rows))
-
-    role = {part_of(constant.number_format): constant}
-    return StoredTensor(
-        constant.name,
-        shape,
-        Layout(constant.number_format),
-        (constant.span,),
-        _parts_once(counted, dict(role)),
-        read,
-    )
+def _plain(constant: Entry, counted: set[tuple[int, int]]) -> StoredTensor:
+    role: dict[Part, Entry | None] = {part_of(constant.number_format): constant}
+    return replace(plain_tensor(constant), parts=_parts_once(counted, role))

@@ -1,12 +1,10 @@
-"""Tensors stored as a run of numbers of one dtype, row after row."""
+"""Tensors stored as a run of numbers of one format, row after row."""
 
 import math
 
-import numpy as np
-from numpy.typing import DTypeLike
-
-from foldmark.formats.source import FileBytes
-from foldmark.formats.stored import Layout, Part, Span, StoredTensor, Values
+from foldmark.formats.entry import Entry
+from foldmark.formats.stored import Part, StoredTensor
+from foldmark.formats.values import Layout, Values
 
 __all__ = ["part_of", "plain_tensor"]
 
@@ -16,37 +14,25 @@ def part_of(number_format: str) -> Part:
     return Part.FLOATS if number_format.startswith(("float", "bfloat")) else Part.INTEGERS
 
 
-def plain_tensor(
-    source: FileBytes,
-    name: str,
-    shape: tuple[int, ...],
-    number_format: str,
-    *,
-    dtype: DTypeLike,
-    offset: int,
-) -> StoredTensor:
+def plain_tensor(entry: Entry) -> StoredTensor:
     """Describe numbers that stand in the file as they are, in C order.
 
     Raises:
         TruncatedFile, HostileFile: when they would lie outside the file.
     """
-    elements, itemsize = math.prod(shape), np.dtype(dtype).itemsize
-    nbytes = elements * itemsize
-    source.check(offset, nbytes, f"tensor {name!r}")
-    across = elements // shape[0] if shape and elements else 1
+    shape = entry.shape
+    entry.source.check(entry.offset, entry.nbytes, f"tensor {entry.name!r}")
+    across = math.prod(shape[1:])
 
     def read(first: int, last: int) -> Values:
         rows = (last - first, *shape[1:]) if shape else ()
-        items = source.array(
-            dtype, offset + first * across * itemsize, math.prod(rows), f"tensor {name!r}"
-        )
-        return Values(items.reshape(rows))
+        return Values(entry.read(first * across, last * across).reshape(rows))
 
     return StoredTensor(
-        name,
+        entry.name,
         shape,
-        Layout(number_format),
-        (Span(source, offset, nbytes),),
-        {part_of(number_format): nbytes},
+        Layout(entry.number_format),
+        (entry.span,),
+        {part_of(entry.number_format): entry.nbytes},
         read,
     )

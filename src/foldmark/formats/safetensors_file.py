@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from foldmark.errors import HostileFile, NotSupported, TruncatedFile
+from foldmark.formats.entry import Entry
 from foldmark.formats.plain import plain_tensor
 from foldmark.formats.schemes import (
     bitsandbytes,
@@ -24,7 +25,7 @@ from foldmark.formats.schemes import (
     scaled,
     torchao,
 )
-from foldmark.formats.schemes.shelf import DTYPES, Entry, Shelf
+from foldmark.formats.schemes.shelf import Shelf
 from foldmark.formats.source import FileBytes
 from foldmark.formats.stored import Artefact, StoredTensor, refuse_overlaps
 
@@ -106,16 +107,7 @@ def settle(shelf: Shelf) -> tuple[StoredTensor, ...]:
     }
     tensors = [tensor for claim in SCHEMES for tensor in claim(shelf)]
     for entry in shelf.entries.values():
-        tensors.append(
-            plain_tensor(
-                entry.source,
-                entry.name,
-                entry.shape,
-                entry.number_format,
-                dtype=DTYPES[entry.number_format],
-                offset=entry.offset,
-            )
-        )
+        tensors.append(plain_tensor(entry))
     return tuple(
         sorted(tensors, key=lambda t: min(by_span[id(s.source), s.offset] for s in t.spans))
     )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from foldmark.errors import TruncatedFile
 from foldmark.formats.source import FileBytes
-from foldmark.formats.stored import Array
+from foldmark.formats.values import Array
 
 __all__ = ["Scratch"]
 

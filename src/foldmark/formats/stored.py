@@ -2,38 +2,32 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from foldmark.errors import HostileFile
+from foldmark.formats.as_quantized import as_quantized
 from foldmark.formats.source import FileBytes
-
-if TYPE_CHECKING:
-    from foldmark.tensors.quantized import QuantizedTensor
+from foldmark.formats.values import Array, Layout, Values
+from foldmark.tensors.quantized import QuantizedTensor
 
 __all__ = [
-    "Array",
     "Artefact",
-    "Layout",
-    "PackedCodes",
     "Part",
     "Records",
+    "Run",
     "ScaleFields",
     "Span",
     "StoredTensor",
-    "Values",
-    "expand_blocks",
     "refuse_overlaps",
 ]
 
 
-Array = NDArray[Any]
+# Pieces of a run begin at multiples of its block up to this length; longer blocks are cut.
+_LONGEST_STEP = 1 << 20
 
 
 class Part(Enum):
@@ -60,128 +54,6 @@ class Span:
     source: FileBytes
     offset: int
     nbytes: int
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a tensor's numbers are stored.
-
-    Attributes:
-        number_format: "int8", "uint4", "float8_e4m3fn", "nf4", "float32", "int64" ...
-        block: elements along each axis that share a scale; None when there is no scale.
-        scale_format: type of the stored scale ("float16", "6 bits of a float16"), None without.
-        zero_point: "none", "at 8" (the same for all), "stored", "real" (a float offset).
-        packing: the name that the format has for it ("Q4_0", "GPTQ v1", "plain").
-    """
-
-    number_format: str
-    block: tuple[int, ...] | None = None
-    scale_format: str | None = None
-    zero_point: str = "none"
-    packing: str = "plain"
-
-    @property
-    def is_quantized(self) -> bool:
-        """True when a scale belongs to the codes."""
-        return self.block is not None
-
-    def granularity(self, shape: tuple[int, ...]) -> str:
-        """Say in words which elements share a scale."""
-        if self.block is None:
-            return ""
-        if all(b >= n for b, n in zip(self.block, shape, strict=True)):
-            return "per tensor"
-        whole = [b >= n for b, n in zip(self.block, shape, strict=True)]
-        single = [axis for axis, b in enumerate(self.block) if b == 1 and not whole[axis]]
-        partial = [axis for axis, b in enumerate(self.block) if b > 1 and not whole[axis]]
-        if not partial and len(single) == 1:
-            return f"per axis {single[0]}"
-        if len(partial) == 1:
-            return f"groups of {self.block[partial[0]]} along axis {partial[0]}"
-        return "tiles of " + " x ".join(str(b) for b in self.block)
-
-
-def expand_blocks(per_block: Array, block: tuple[int, ...], shape: tuple[int, ...]) -> Array:
-    """Repeat one value a block until it has the tensor's shape; a whole axis stays of length 1."""
-    for axis, (size, length) in enumerate(zip(block, shape, strict=True)):
-        if size > 1 and per_block.shape[axis] > 1:
-            per_block = np.repeat(per_block, size, axis=axis)
-            if per_block.shape[axis] > length:
-                per_block = per_block.take(range(length), axis=axis)
-    return per_block
-
-
-@dataclass(frozen=True, eq=False)
-class PackedCodes:
-    """Codes still in their bytes, for those who only want to count them.
-
-    Attributes:
-        records: uint8 (n, bytes of a record); a record holds codes and other things.
-        planes: one or two: first byte, number of bytes, bits of a field, bytes of a run, as the
-            ggml blocks have them; the fields of the second are put above those of the first.
-        unpack: gives the codes in their own order and shape.
-    """
-
-    records: Array
-    planes: tuple[tuple[int, int, int, int], ...]
-    unpack: Callable[[], Array]
-
-
-@dataclass(frozen=True, eq=False)
-class Values:
-    """Codes and what turns them back into real numbers.
-
-        value = scale * (number(code) - zero_point) + offset
-
-    Attributes:
-        stored: the codes, or the bytes that they are packed in.
-        block: elements along each axis that share a scale, None without scale.
-        scale: one a block, the tensor's rank, float32 or wider; None when there is none.
-        zero_point: one a block, or a scalar for all; None for zero.
-        offset: one a block, float32; None for zero.
-        codebook: the real number of each code, None when a code is its own number.
-        group: for each index of the last axis the group that it belongs to, where groups are
-            not neighbours (GPTQ's activation order); None otherwise.
-    """
-
-    stored: Array | PackedCodes
-    block: tuple[int, ...] | None = None
-    scale: Array | None = None
-    zero_point: Array | None = None
-    offset: Array | None = None
-    codebook: Array | None = None
-    group: Array | None = None
-
-    @cached_property
-    def codes(self) -> Array:
-        """The tensor's shape; integers, indices of a codebook, or the floats themselves."""
-        return self.stored.unpack() if isinstance(self.stored, PackedCodes) else self.stored
-
-    def spread(self, per_block: Array) -> Array:
-        """Return a value a block as one that broadcasts to the codes."""
-        if per_block.ndim == 0 or self.block is None:
-            return per_block
-        if self.group is not None:
-            return per_block.take(self.group, axis=-1)
-        return expand_blocks(per_block, self.block, self.codes.shape)
-
-    def dequantize(self) -> Array:
-        """Return the real numbers, float32, each step rounded once as the field's tools do."""
-        codes = self.codes
-        if self.codebook is not None:
-            numbers = self.codebook[codes.astype(np.intp)]
-        elif self.zero_point is None:
-            numbers = codes.astype(np.float32)
-        elif np.issubdtype(self.zero_point.dtype, np.integer):
-            shift = self.spread(self.zero_point.astype(np.int32))
-            numbers = (codes.astype(np.int32) - shift).astype(np.float32)
-        else:
-            numbers = codes.astype(np.float32) - self.spread(self.zero_point)
-        if self.scale is not None:
-            numbers = numbers * self.spread(self.scale)
-        if self.offset is not None:
-            numbers = numbers + self.spread(self.offset)
-        return numbers.astype(np.float32, copy=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,6 +115,20 @@ class Records:
 
 
 @dataclass(frozen=True, eq=False)
+class Run:
+    """A tensor's elements in C order as one axis, for those who need not know its shape.
+
+    Attributes:
+        block: how many neighbours share a scale.
+        reader: called with the first element and the one behind the last: whole blocks, or a part
+            of one.
+    """
+
+    block: int
+    reader: Callable[[int, int], Values] = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
 class StoredTensor:
     """One tensor of a file; its numbers are read when asked for.
 
@@ -257,6 +143,7 @@ class StoredTensor:
         walk_step: pieces start at multiples of this.
         note: one remark for the reader of a table, "" for none.
         records: the same bytes as a run of records, where codes and scales are stored so.
+        run: the same elements as one axis, where blocks are neighbours.
     """
 
     name: str
@@ -269,6 +156,7 @@ class StoredTensor:
     walk_step: int = 1
     note: str = ""
     records: Records | None = None
+    run: Run | None = None
 
     @property
     def elements(self) -> int:
@@ -289,27 +177,54 @@ class StoredTensor:
         """Read the whole tensor."""
         return self.reader(0, self.shape[self.walk_axis] if self.shape else 1)
 
-    def quantized(self) -> "QuantizedTensor":
+    def quantized(self) -> QuantizedTensor:
         """Read the whole tensor as codes, scale, zero point and blocks.
 
         Raises:
             NotSupported: what does not consist of these: floats, tables, float codes.
         """
-        from foldmark.formats.as_quantized import as_quantized  # noqa: PLC0415  (both ways)
-
-        return as_quantized(self)
+        return as_quantized(self.load(), self.layout, self.name)
 
     def rows(self, start: int, stop: int) -> Values:
         """Read indices start..stop of the walk axis, start a multiple of the step."""
         return self.reader(start, stop)
 
-    def pieces(self, elements: int = 1 << 22) -> Iterator[tuple[int, Values]]:
-        """Yield the tensor in pieces of about so many elements, each with its first index."""
+    def unrolled(self) -> "StoredTensor | None":
+        """Return the tensor as one axis, so that rows longer than memory can be read in pieces."""
+        if self.run is None:
+            return None
+        return replace(
+            self,
+            shape=(self.elements,),
+            layout=replace(self.layout, block=(self.run.block,)),
+            reader=self.run.reader,
+            walk_axis=0,
+            walk_step=self.run.block if self.run.block <= _LONGEST_STEP else 1,
+            run=None,
+        )
+
+    def pieces(
+        self, elements: int = 1 << 22, first: int = 0, last: int | None = None
+    ) -> Iterator[tuple[int, Values]]:
+        """Yield the tensor in pieces of about so many elements, each with its first index.
+
+        Blocks longer than a piece are cut, and no piece reaches into two of them.
+
+        Args:
+            elements: of a piece.
+            first, last: the part of the walk axis, first a multiple of the step.
+        """
         length = self.shape[self.walk_axis] if self.shape else 1
         across = max(1, self.elements // length) if length else 1
         run = max(1, elements // across // self.walk_step) * self.walk_step
-        for start in range(0, length, run):
-            yield start, self.reader(start, min(start + run, length))
+        block = self.layout.block[self.walk_axis] if self.layout.block and self.shape else 1
+        start, end = first, length if last is None else last
+        while start < end:
+            stop = min(start + run, end)
+            if block > run:
+                stop = min(stop, (start // block + 1) * block)
+            yield start, self.reader(start, stop)
+            start = stop
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,7 +261,7 @@ class Artefact:
         """Return the tensor of that name, None when there is none."""
         return next((tensor for tensor in self.tensors if tensor.name == name), None)
 
-    def quantized(self) -> Iterator[tuple[StoredTensor, "QuantizedTensor"]]:
+    def quantized(self) -> Iterator[tuple[StoredTensor, QuantizedTensor]]:
         """Yield every quantized tensor, read one at a time, with where it lies and its name.
 
         Raises:

@@ -6,39 +6,39 @@ inside the flatbuffer or, in large models, behind it.
 Source: the TFLite schema.
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 
 from foldmark.errors import HostileFile, NotSupported
-from foldmark.formats.bitfields import unpack_fields
+from foldmark.formats.entry import Entry
 from foldmark.formats.flatbuffer import Table, Vector, root
-from foldmark.formats.plain import part_of
+from foldmark.formats.plain import plain_tensor
+from foldmark.formats.scaled_blocks import Held, ScaledBlocks
 from foldmark.formats.source import FileBytes
-from foldmark.formats.stored import Array, Artefact, Layout, Part, Span, StoredTensor, Values
+from foldmark.formats.stored import Artefact, Part, StoredTensor
+from foldmark.formats.values import Array, Layout
 
 __all__ = ["read_tflite"]
 
-# type number -> (number format, dtype of the bytes, bits of an element)
-_TYPES: Mapping[int, tuple[str, np.dtype[np.generic], int]] = {
-    0: ("float32", np.dtype(np.float32), 32),
-    1: ("float16", np.dtype(np.float16), 16),
-    2: ("int32", np.dtype(np.int32), 32),
-    3: ("uint8", np.dtype(np.uint8), 8),
-    4: ("int64", np.dtype(np.int64), 64),
-    6: ("bool", np.dtype(np.bool_), 8),
-    7: ("int16", np.dtype(np.int16), 16),
-    9: ("int8", np.dtype(np.int8), 8),
-    10: ("float64", np.dtype(np.float64), 64),
-    12: ("uint64", np.dtype(np.uint64), 64),
-    15: ("uint32", np.dtype(np.uint32), 32),
-    16: ("uint16", np.dtype(np.uint16), 16),
-    17: ("int4", np.dtype(np.uint8), 4),
-    18: ("bfloat16", np.dtype(ml_dtypes.bfloat16), 16),
+# type number -> number format
+_TYPES: Mapping[int, str] = {
+    0: "float32",
+    1: "float16",
+    2: "int32",
+    3: "uint8",
+    4: "int64",
+    6: "bool",
+    7: "int16",
+    9: "int8",
+    10: "float64",
+    12: "uint64",
+    15: "uint32",
+    16: "uint16",
+    17: "int4",
+    18: "bfloat16",
 }
 _NOT_NUMBERS = {5: "strings", 13: "resources", 14: "variants"}
 _BLOCKWISE = 2
@@ -121,46 +121,45 @@ def _stored(source: FileBytes, table: Table, data: Vector, shared: bool) -> Stor
     if number not in _TYPES:
         kind = _NOT_NUMBERS.get(number, f"type {number}")
         raise NotSupported(f"not supported: TFLite {kind}", where=f"{where}: tensor {name!r}")
-    number_format, dtype, bits = _TYPES[number]
+    number_format = _TYPES[number]
     dims = table.vector(0, 4)
     shape = tuple(int(n) for n in dims.items("<i4")) if dims is not None else ()
-    if min(shape, default=1) < 0 or -(-math.prod(shape) * bits // 8) != data.count:
+    codes = Entry(name, number_format, shape, source, data.offset)
+    if min(shape, default=1) < 0 or codes.nbytes != data.count:
         raise HostileFile(
             f"tensor {name!r} does not hold what its shape says",
             where=where,
             got=f"{data.count} bytes for {list(shape)} of {number_format}",
         )
     scales = _scales(table, name)
-    block = None if scales is None else _block(scales, shape, f"{where}: tensor {name!r}")
-    rows = _Rows(source, data.offset, shape, dtype, bits)
-    parts = {Part.CODES if scales is not None else part_of(number_format): data.count}
-    if scales is not None:
-        parts[Part.SCALES] = scales.scale.nbytes
-        parts[Part.ZERO_POINTS] = scales.zero_point.nbytes
-    if shared:
-        parts = {}
-
-    def read(first: int, last: int) -> Values:
-        codes = rows.read(first, last)
-        if scales is None or block is None:
-            return Values(codes)
-        return Values(
-            codes,
-            block,
-            _along(scales.scale, scales.axis, (first, last), shape),
-            _along(scales.zero_point.astype(np.int32), scales.axis, (first, last), shape)
-            if scales.zero_point.size
-            else None,
-        )
-
+    if scales is None:
+        plain = plain_tensor(codes)
+        return replace(plain, parts={}) if shared else plain
+    block = _block(scales, shape, f"{where}: tensor {name!r}")
+    parts = {
+        Part.CODES: data.count,
+        Part.SCALES: scales.scale.nbytes,
+        Part.ZERO_POINTS: scales.zero_point.nbytes,
+    }
+    zeros = Held(scales.zero_point) if scales.zero_point.size else None
+    blocks = ScaledBlocks(codes, Held(scales.scale), zeros, shape, block)
     layout = Layout(
         number_format,
         block,
-        None if scales is None else "float32",
-        "stored" if scales is not None and scales.zero_point.any() else "none",
-        "TFLite" if scales is not None else "plain",
+        "float32",
+        "stored" if scales.zero_point.any() else "none",
+        "TFLite",
     )
-    return StoredTensor(name, shape, layout, (Span(source, data.offset, data.count),), parts, read)
+    return StoredTensor(
+        name,
+        shape,
+        layout,
+        (codes.span,),
+        {} if shared else parts,
+        blocks.read,
+        walk_step=blocks.step,
+        run=blocks.run(),
+    )
 
 
 def _block(scales: _Scales, shape: tuple[int, ...], where: str) -> tuple[int, ...]:
@@ -177,34 +176,3 @@ def _block(scales: _Scales, shape: tuple[int, ...], where: str) -> tuple[int, ..
             got=f"{count} along axis {scales.axis} of {list(shape)}",
         )
     return tuple(1 if axis == scales.axis else n for axis, n in enumerate(whole))
-
-
-def _along(items: Array, axis: int, rows: tuple[int, int], shape: tuple[int, ...]) -> Array:
-    if items.size == 1:
-        return items.reshape((1,) * len(shape))
-    kept = items[rows[0] : rows[1]] if axis == 0 else items
-    return kept.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-
-
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """Elements of a tensor in C order, whole bytes or two to a byte."""
-
-    source: FileBytes
-    offset: int
-    shape: tuple[int, ...]
-    dtype: np.dtype[np.generic]
-    bits: int
-
-    def read(self, first: int, last: int) -> Array:
-        across = math.prod(self.shape[1:])
-        rows = (last - first, *self.shape[1:]) if self.shape else ()
-        start, stop = first * across, last * across
-        if self.bits >= 8:
-            size = self.bits // 8
-            items = self.source.array(self.dtype, self.offset + start * size, stop - start, "data")
-            return items.reshape(rows)
-        begin = start // 2
-        raw = self.source.array(np.uint8, self.offset + begin, -(-stop // 2) - begin, "data")
-        fields = unpack_fields(raw, 4)[start - 2 * begin :][: stop - start]
-        return ((fields ^ 8).astype(np.int8) - np.int8(8)).reshape(rows)

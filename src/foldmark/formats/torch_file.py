@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from foldmark.errors import HostileFile, MissingExtra, NotSupported
+from foldmark.formats.entry import Entry
 from foldmark.formats.npz_file import members_of, open_zip
 from foldmark.formats.safetensors_file import settle
-from foldmark.formats.schemes.shelf import Entry, Shelf
+from foldmark.formats.schemes.shelf import Shelf
 from foldmark.formats.source import FileBytes
 from foldmark.formats.stored import Artefact
 

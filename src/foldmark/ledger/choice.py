@@ -66,7 +66,7 @@ def choose_metric(
             )
     if not comparable:
         raise OutputNotComparable("no output holds floats", got=_listed(results))
-    chosen = tuple(outputs) or tuple(comparable)
+    chosen = tuple(dict.fromkeys(outputs)) or tuple(comparable)
     if not any(results[name].size for name in chosen):
         raise OutputNotComparable(
             "no element to compare in any sample's outputs", got=_listed(results)

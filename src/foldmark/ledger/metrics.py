@@ -238,13 +238,18 @@ def _spread(labels: NDArray[np.integer], layout: Layout) -> NDArray[np.integer]:
     if labels.size not in (samples, samples * rows):
         raise DataMismatch(
             "the labels do not fit the output",
-            got=str(list(labels.shape)),
-            expected=f"[{samples}] or [{samples}, {rows}]",
+            where="labels",
+            got=f"{labels.size / samples:g} a sample",
+            expected=f"1 or {rows} (one class per row of the output)" if rows > 1 else "1",
+            todo="one-hot labels become classes with .argmax(-1)",
         )
     spread = np.broadcast_to(labels.reshape(samples, -1), (samples, rows))
     if spread.max() >= classes:
         raise DataMismatch(
-            "a label names no class", got=str(spread.max()), expected=f"below {classes}"
+            "a label names no class",
+            where="labels",
+            got=str(spread.max()),
+            expected=f"below {classes}, counted from 0",
         )
     return spread
 

@@ -91,7 +91,7 @@ def verify(
     float_model: str | Path,
     data: DataLike,
     *,
-    labels: NDArray[Any] | None = None,
+    labels: NDArray[Any] | str | Path | None = None,
     label_name: str = "labels",
     batch_sizes: Sequence[int] = (1, 8),
     threads: int | None = None,
@@ -107,7 +107,8 @@ def verify(
         quantized: path of the quantized model.
         float_model: path of the model that it was made from.
         data: samples; see `open_data`.
-        labels: one class per sample, for an accuracy; what the score reads, with `score`.
+        labels: one class per sample, for an accuracy; what the score reads, with `score`; or
+            the path of a file of them.
         label_name: name of the labels beside the inputs, without `labels`.
         batch_sizes: samples a run in the speed measurement.
         threads: threads of one operator, all when None.

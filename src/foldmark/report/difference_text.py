@@ -51,7 +51,7 @@ def verdict(diff: Diff, prices: Prices | None) -> str:
     elif diff.original is None:
         sentence += "; name the float model (--float) to have the rules found."
     elif len(diff.without_original) == len(diff.tensors):
-        sentence += "; the float model holds none of them, so that no rule can be found."
+        sentence += "; the float model holds none of them as floats, so that no rule can be found."
     else:
         sentence += ", in no decision that these weights can show."
     if prices is not None:
@@ -303,7 +303,7 @@ def _left_over(diff: Diff, prices: Prices | None, everything: bool) -> str:
     for words, names in (
         ("Only in A", [t.name for t in diff.left_only]),
         ("Only in B", [t.name for t in diff.right_only]),
-        ("Not found in the float model", list(diff.without_original)),
+        ("Not in the float model as floats", list(diff.without_original)),
     ):
         if names:
             shown = names if everything else names[:_LISTED]

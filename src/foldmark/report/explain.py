@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import ceil
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +42,7 @@ def explain(
     quantized_model: ModelSource,
     data: DataLike,
     *,
-    labels: NDArray[np.integer] | None = None,
+    labels: NDArray[np.integer] | str | Path | None = None,
     metric: Metric | str | None = None,
     outputs: Sequence[str] = (),
     samples: int | None = None,
@@ -55,7 +56,8 @@ def explain(
     float_model      path, bytes or ModelProto; None explains activations alone
     quantized_model  path, bytes or ModelProto
     data             see `open_data`; first axis = samples
-    labels           integers, one per sample (or per row of the output)
+    labels           integers, one per sample (or per row of the output), negative ones left out;
+                     or the path of a file of them
     metric           what is compared; chosen by the output's name and shape when None
     outputs          names of the outputs that are compared; all of floats when empty
     samples          at most so many
@@ -76,13 +78,13 @@ def explain(
     exact = None if float_model is None else read_model(float_model, "the float model")
     quantized = read_model(quantized_model, "the quantized model")
     models = Models(exact, quantized)
-    known = None if labels is None else np.asarray(labels)
-    opened = open_data(data, models.widest, known, label_name, samples)
+    opened = open_data(data, models.widest, labels, label_name, samples)
     count = opened.samples
     # What can't be read is said before anything long is run.
     looked_at = next(iter(opened.batches(1)))
     if label_name != "labels" and looked_at.labels is None:
         raise DataMismatch("no array of labels of this name", where=repr(label_name))
+    _check_labels(opened)
     way = models.way(looked_at.feeds)
     size = batch_size or _batch_size(count, way.graph.is_dynamic)
     first, choice = choice_for(models, opened, size, metric, outputs)
@@ -111,6 +113,19 @@ def explain(
         kernels = kernel_differences(way.graph.original, way.fed(first.feeds))
     dynamic = size if way.graph.is_dynamic else None
     return _explanation(models, account, opened, fixes, kernels, dynamic_batch=dynamic)
+
+
+def _check_labels(data: Data) -> None:
+    """Refuse labels none of which names a class."""
+    given = [batch.labels for batch in data.batches(1 << 30)]
+    known = [labels for labels in given if labels is not None]
+    if known and not any((labels >= 0).any() for labels in known):
+        raise DataMismatch(
+            "every label is negative, and such are left out",
+            where=data.description if data.labels is None else data.labels_from,
+            got=f"at most {max(int(labels.max()) for labels in known)}",
+            expected="classes counted from 0",
+        )
 
 
 def _batch_size(samples: int, is_dynamic: bool) -> int:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from foldmark.errors import DataMismatch, NoData
 from foldmark.runtimes.inputs import ModelInput, check_array, describe_inputs, model_inputs
+from foldmark.runtimes.labels import read_labels
 from foldmark.runtimes.sources import (
     Arrays,
     FunctionData,
@@ -68,6 +69,7 @@ class Data:
         limit: at most so many samples, None for all.
         label_kinds: numpy's letters for the types that labels may have: whole numbers, unless
             the user's own score reads them.
+        labels_from: where `labels` come from, as messages print it.
     """
 
     inputs: tuple[ModelInput, ...]
@@ -78,6 +80,7 @@ class Data:
     label_name: str = _USUAL_LABELS
     limit: int | None = None
     label_kinds: str = "iu"
+    labels_from: str = "the labels given"
 
     @cached_property
     def samples(self) -> int:
@@ -110,6 +113,13 @@ class Data:
             raise NoData(
                 "no samples", where=self.description, expected=describe_inputs(self.inputs)
             )
+        if self.labels is not None and self.limit is None and len(self.labels) > first:
+            raise DataMismatch(
+                "more labels than samples",
+                where=self.labels_from,
+                got=f"{len(self.labels)} labels for {first} samples",
+                expected="one per sample",
+            )
 
     def _checked(self) -> Iterator[_Chunk]:
         known = {each.name for each in self.inputs} | {self.label_name} - {""}
@@ -122,10 +132,21 @@ class Data:
                     expected=describe_inputs(self.inputs),
                 )
             self._check_names(chunk)
-            arrays = {name: np.asarray(chunk[name]) for name in chunk if name in known}
+            arrays = {name: self._array(chunk, name) for name in chunk if name in known}
             for each in self.inputs:
                 check_array(arrays[each.name], each, self.description)
             yield arrays
+
+    def _array(self, chunk: Arrays, name: str) -> NDArray[np.generic]:
+        try:
+            return np.asarray(chunk[name])
+        except ValueError:
+            raise DataMismatch(
+                f"what it gives for {name!r} is no array",
+                where=self.description,
+                got="rows of different lengths",
+                expected=describe_inputs([i for i in self.inputs if i.name == name]),
+            ) from None
 
     def _check_names(self, chunk: Arrays) -> None:
         missing = [each for each in self.inputs if each.name not in chunk]
@@ -193,8 +214,10 @@ class Data:
         return cut
 
     def _labels(self, arrays: _Chunk, first: int, rows: slice) -> NDArray[Any] | None:
+        where = self.description
         if self.labels is not None:
             found: NDArray[np.generic] = self.labels[first + rows.start : first + rows.stop]
+            where = self.labels_from
         elif self.label_name in arrays and self.label_name not in {i.name for i in self.inputs}:
             found = arrays[self.label_name][rows]
         elif self.label_name in ("", _USUAL_LABELS):
@@ -205,14 +228,21 @@ class Data:
                 where=self.description,
                 got=", ".join(sorted(arrays)),
             )
-        if len(found) != rows.stop - rows.start or found.dtype.kind not in self.label_kinds:
+        whole = self.label_kinds == "iu"
+        if found.dtype.kind not in self.label_kinds:
             raise DataMismatch(
                 "the labels do not fit the samples",
-                where=self.description,
-                got=f"{len(self.labels if self.labels is not None else found)} of {found.dtype}",
-                expected="one integer per sample"
-                if self.label_kinds == "iu"
-                else "one number per sample",
+                where=where,
+                got=f"labels of {found.dtype}",
+                expected="one integer per sample" if whole else "one number per sample",
+                todo="convert them with .astype('int64')" if found.dtype.kind == "f" else "",
+            )
+        if len(found) != rows.stop - rows.start:
+            raise DataMismatch(
+                "fewer labels than samples",
+                where=where,
+                got=f"{first + rows.start + len(found)} labels for {first + rows.stop} samples",
+                expected="one per sample",
             )
         return found.astype(np.int64 if found.dtype.kind in "iu" else np.float64)
 
@@ -220,7 +250,7 @@ class Data:
 def open_data(
     data: DataLike,
     model: onnx.ModelProto,
-    labels: NDArray[Any] | None = None,
+    labels: NDArray[Any] | str | Path | None = None,
     label_name: str = _USUAL_LABELS,
     limit: int | None = None,
 ) -> Data:
@@ -231,12 +261,13 @@ def open_data(
         a dict of arrays; a list (or other re-iterable) of dicts; a callable that returns one
         an iterator of dicts or an ONNX Runtime CalibrationDataReader (read once, kept)
         `FunctionData`, `RandomData`, or `Data` itself
-    labels: one per sample; without them the array `label_name` beside the inputs, if any.
+    labels: one per sample, or the path of a file of them; without them the array `label_name`
+        beside the inputs, if any.
     limit: at most so many samples.
 
     Raises:
         NoData: `data` is None or empty; the message lists the inputs needed.
-        DataMismatch: it is of a type that is none of these.
+        DataMismatch: it is of a type that is none of these, or `labels` are no array.
         FileUnreadable: a path that leads nowhere.
     """
     if isinstance(data, Data):
@@ -249,9 +280,25 @@ def open_data(
             todo="give an .npz, a folder of them or file.py:function; random:N draws some",
         )
     chunks, description = _chunks(data, model)
-    return Data(
-        inputs, description, isinstance(data, RandomData), chunks, labels, label_name, limit
+    opened = Data(
+        inputs, description, isinstance(data, RandomData), chunks, None, label_name, limit
     )
+    if isinstance(labels, str | Path):
+        return replace(opened, labels=read_labels(Path(labels)), labels_from=str(labels))
+    return opened if labels is None else replace(opened, labels=_array_of_labels(labels))
+
+
+def _array_of_labels(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return labels as an array with an axis of samples; raises DataMismatch for a number."""
+    array = np.asarray(labels)
+    if array.ndim == 0:
+        raise DataMismatch(
+            "no axis of samples",
+            where="the labels given",
+            got="a single number",
+            expected="one integer per sample",
+        )
+    return array
 
 
 def _chunks(data: DataLike, model: onnx.ModelProto) -> tuple[Callable[[], Iterator[Arrays]], str]:

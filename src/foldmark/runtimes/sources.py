@@ -145,6 +145,10 @@ def random_arrays(source: RandomData, model: onnx.ModelProto) -> dict[str, NDArr
     Floats are standard normal, integers uniform below the smallest table that they index (else
     below 2), names with "mask" are all ones, names with "type" all zeros; an axis that the
     model leaves free has 32 elements, the first counts the samples.
+
+    Raises:
+        NoData: less than one sample is asked for.
+        BadInput: more than memory holds.
     """
     if source.samples < 1:
         raise NoData("random data needs at least one sample", got=str(source.samples))
@@ -153,10 +157,15 @@ def random_arrays(source: RandomData, model: onnx.ModelProto) -> dict[str, NDArr
     # A model that fixes its batch can only be fed whole batches.
     fixed = max((each.batch or 1 for each in inputs), default=1)
     samples = -(-source.samples // fixed) * fixed
-    return {
-        each.name: _random(each, samples, _index_bound(model, each.name), generator)
-        for each in inputs
-    }
+    try:
+        return {
+            each.name: _random(each, samples, _index_bound(model, each.name), generator)
+            for each in inputs
+        }
+    except (MemoryError, ValueError, OverflowError):
+        raise BadInput(
+            "so many random samples do not fit into memory", got=f"{source.samples:,}"
+        ) from None
 
 
 def _random(

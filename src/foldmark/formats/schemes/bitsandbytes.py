@@ -19,8 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from foldmark.errors import HostileFile
-from foldmark.formats.schemes.shelf import Entry, Shelf, demand, spans
-from foldmark.formats.stored import Array, Layout, Part, StoredTensor, Values
+from foldmark.formats.entry import Entry
+from foldmark.formats.schemes.shelf import Shelf, demand, spans
+from foldmark.formats.stored import Part, StoredTensor
+from foldmark.formats.values import Array, Layout, PackedCodes, Values
 
 __all__ = ["claim"]
 
@@ -140,13 +142,12 @@ def _blocks(arrays: _Arrays, state: _State, number_format: str) -> StoredTensor:
 
     def read(first: int, last: int) -> Values:
         start, stop = first * across, last * across
-        raw = weight.flat(start // 2, -(-stop // 2))
-        codes = np.stack([raw >> 4, raw & 15], axis=-1).reshape(-1)[: stop - start]
+        raw = weight.read(start // 2, -(-stop // 2))
         scale = _largest(arrays, state, start // state.block, -(-stop // state.block))
         rows = (last - first, *shape[1:])
         per_block = (*rows[:-1], -(-rows[-1] // state.block))
         return Values(
-            codes.reshape(rows),
+            _codes(raw, rows),
             (*(1 for _ in shape[:-1]), state.block),
             scale.reshape(per_block),
             codebook=table.load().reshape(-1),
@@ -178,6 +179,18 @@ def _blocks(arrays: _Arrays, state: _State, number_format: str) -> StoredTensor:
     )
 
 
+def _codes(raw: Array, shape: tuple[int, ...]) -> Array | PackedCodes:
+    """Take two codes out of each byte, the high one first; they may stay where they are."""
+    count = math.prod(shape)
+
+    def unpack() -> Array:
+        return np.stack([raw >> 4, raw & 15], axis=-1).reshape(-1)[:count].reshape(shape)
+
+    if count % 2:
+        return unpack()
+    return PackedCodes(raw.reshape(1, -1), ((0, raw.size, 4, 1),), unpack)
+
+
 def _check_nested(arrays: _Arrays, state: _State) -> None:
     if not arrays.nested:
         demand(arrays.absmax, arrays.absmax.number_format == "float32", "float32")
@@ -194,7 +207,7 @@ def _check_nested(arrays: _Arrays, state: _State) -> None:
 
 def _largest(arrays: _Arrays, state: _State, first: int, last: int) -> Array:
     """Return the largest magnitude of blocks first..last, float32."""
-    stored = arrays.absmax.flat(first, last)
+    stored = arrays.absmax.read(first, last)
     if not arrays.nested:
         return stored
     outer, table = arrays.nested

@@ -17,10 +17,13 @@ mxfp4-pack-quantized: as nvfp4, with scales of one byte e, 2^(e - 127), groups o
 import numpy as np
 
 from foldmark.errors import HostileFile
-from foldmark.formats.bitfields import unpack_fields
+from foldmark.formats.bitfields import packed_codes, unpack_fields
 from foldmark.formats.codebooks import CODEBOOKS
-from foldmark.formats.schemes.shelf import Entry, Shelf, block_of, demand, parts, spans
-from foldmark.formats.stored import Array, Layout, Part, StoredTensor, Values
+from foldmark.formats.entry import Entry
+from foldmark.formats.scaled_blocks import ScaledBlocks
+from foldmark.formats.schemes.shelf import Shelf, block_of, demand, parts, spans
+from foldmark.formats.stored import Part, StoredTensor
+from foldmark.formats.values import Array, Layout, PackedCodes, Values
 
 __all__ = ["claim"]
 
@@ -68,14 +71,21 @@ def _packed_integers(shelf: Shelf, module: str, packed: Entry, scale: Entry) -> 
         words = -(-rows * bits // 32)
         demand(zero_point, zero_point.shape == (words, groups), f"[{words}, {groups}]")
 
-    def read(first: int, last: int) -> Values:
-        stream = packed.rows(first, last).view(np.uint8)
-        codes = unpack_fields(stream, bits)[:, :columns].astype(np.int16) - offset
-        zeros = None
-        if zero_point is not None:
-            zeros = _zero_points(zero_point, bits, rows)[first:last]
-        return Values(codes.astype(np.int8), block, _scale_rows(scale, block, first, last), zeros)
+    dense = Entry(packed.name, f"int{bits} + {offset}", shape, packed.source, packed.offset)
+    is_dense = bits in (1, 2, 4, 8) and columns * bits % 32 == 0
 
+    def codes_of(first: int, last: int) -> Array | PackedCodes:
+        if is_dense:
+            return dense.stored(first * columns, last * columns, (last - first, columns))
+        fields = unpack_fields(packed.rows(first, last).view(np.uint8), bits)[:, :columns]
+        return (fields.astype(np.int16) - offset).astype(np.int8)
+
+    def read(first: int, last: int) -> Values:
+        zeros = None if zero_point is None else _zero_points(zero_point, bits, first, last)
+        scales = _scale_rows(scale, block, first, last)
+        return Values(codes_of(first, last), block, scales, zeros)
+
+    blocks = ScaledBlocks(dense, scale, None, shape, block)
     layout = Layout(
         f"int{bits}",
         block,
@@ -90,6 +100,7 @@ def _packed_integers(shelf: Shelf, module: str, packed: Entry, scale: Entry) -> 
         spans(packed, scale, stated, zero_point),
         _with_extra(parts(codes=packed, scales=scale, zero_points=zero_point), stated),
         read,
+        run=blocks.run() if is_dense and zero_point is None else None,
     )
 
 
@@ -98,10 +109,12 @@ def _with_extra(counted: dict[Part, int], shape: Entry) -> dict[Part, int]:
     return counted
 
 
-def _zero_points(entry: Entry, bits: int, rows: int) -> Array:
-    """Unpack zero points, which run along `out`: (words, groups) -> (out, groups) int8."""
-    stream = np.ascontiguousarray(entry.load().T).view(np.uint8)
-    fields = unpack_fields(stream, bits)[:, :rows].T
+def _zero_points(entry: Entry, bits: int, first: int, last: int) -> Array:
+    """Read the zero points of rows first..last: (words, groups) -> (rows, groups) int8."""
+    start = first // 32 * 32  # so many rows are whole words, whatever the width
+    words = entry.rows(start * bits // 32, -(-last * bits // 32))
+    stream = np.ascontiguousarray(words.T).view(np.uint8)
+    fields = unpack_fields(stream, bits)[:, first - start : last - start].T
     return (fields.astype(np.int16) - (1 << (bits - 1))).astype(np.int8)
 
 
@@ -121,9 +134,8 @@ def _packed_floats(shelf: Shelf, module: str, packed: Entry, scale: Entry) -> St
     block = block_of(shape, scale)
 
     def read(first: int, last: int) -> Values:
-        codes = unpack_fields(packed.rows(first, last), 4)
         return Values(
-            codes,
+            packed_codes(packed.rows(first, last), 4, (last - first, shape[1])),
             block,
             _float4_scale(scale.rows(first, last), wide),
             codebook=CODEBOOKS["float4_e2m1fn"],

@@ -22,8 +22,10 @@ import numpy as np
 
 from foldmark.errors import HostileFile
 from foldmark.formats.bitfields import unpack_fields
-from foldmark.formats.schemes.shelf import Entry, Shelf, demand, parts, spans
-from foldmark.formats.stored import Array, Layout, StoredTensor, Values
+from foldmark.formats.entry import Entry
+from foldmark.formats.schemes.shelf import Shelf, demand, parts, spans
+from foldmark.formats.stored import StoredTensor
+from foldmark.formats.values import Array, Layout, PackedCodes, Values
 
 __all__ = ["AWQ_ORDER", "claim"]
 
@@ -110,9 +112,7 @@ def _gptq(module: str, words: _Words) -> StoredTensor:
     step = int(np.lcm(per_word, group)) if order is None else per_word
 
     def read(first: int, last: int) -> Values:
-        lines = words.qweight.rows(first * words.bits // 32, -(-last * words.bits // 32))
-        stream = np.ascontiguousarray(lines.T).view(np.uint8)
-        codes = unpack_fields(stream, words.bits)[:, : last - first]
+        codes = _columns(words, first, last)
         if order is None:
             chosen = (first // group, -(-last // group))
             return _values(words, codes, group, chosen)
@@ -120,6 +120,21 @@ def _gptq(module: str, words: _Words) -> StoredTensor:
 
     name = "GPTQ v1" if words.added else "GPTQ v2"
     return _stored(module, words, (inputs, group, step), read, name)
+
+
+def _columns(words: _Words, first: int, last: int) -> Array | PackedCodes:
+    """Read codes (out, inputs first..last), left in their words where these hold no others."""
+    bits = words.bits
+    lines = words.qweight.rows(first * bits // 32, -(-last * bits // 32))
+
+    def unpack() -> Array:
+        stream = np.ascontiguousarray(lines.T).view(np.uint8)
+        return unpack_fields(stream, bits)[:, : last - first]
+
+    if bits == 3 or last * bits % 32:
+        return unpack()
+    stream = lines.view(np.uint8)
+    return PackedCodes(stream, ((0, stream.shape[1], bits, 1),), unpack)
 
 
 def _activation_order(words: _Words, inputs: int) -> Array | None:
@@ -142,7 +157,11 @@ def _activation_order(words: _Words, inputs: int) -> Array | None:
 
 
 def _values(
-    words: _Words, codes: Array, group: int, chosen: tuple[int, int], order: Array | None = None
+    words: _Words,
+    codes: Array | PackedCodes,
+    group: int,
+    chosen: tuple[int, int],
+    order: Array | None = None,
 ) -> Values:
     scale = words.scales.rows(*chosen).astype(np.float32).T
     stream = words.qzeros.rows(*chosen).view(np.uint8)
@@ -158,11 +177,13 @@ def _awq(module: str, words: _Words) -> StoredTensor:
     group = inputs // words.groups
 
     def read(first: int, last: int) -> Values:
-        codes = _in_order(unpack_fields(words.qweight.rows(first, last).view(np.uint8), 4))
+        stream = words.qweight.rows(first, last).view(np.uint8)
+        plane = (0, stream.shape[1], 4, 1)
+        codes = PackedCodes(stream, (plane,), lambda: _in_order(unpack_fields(stream, 4)).T)
         chosen = (first // group, -(-last // group))
         zeros = _in_order(unpack_fields(words.qzeros.rows(*chosen).view(np.uint8), 4))
         scale = words.scales.rows(*chosen).astype(np.float32)
-        return Values(codes.T, (1, group), scale.T, zeros.astype(np.int32).T)
+        return Values(codes, (1, group), scale.T, zeros.astype(np.int32).T)
 
     return _stored(module, words, (inputs, group, group), read, "AWQ")
 

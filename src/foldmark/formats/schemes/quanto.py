@@ -14,9 +14,11 @@
 import numpy as np
 
 from foldmark.errors import NotSupported
+from foldmark.formats.entry import Entry
 from foldmark.formats.schemes.scaled import Names, scaled_tensor
-from foldmark.formats.schemes.shelf import Entry, Shelf, demand, parts, spans
-from foldmark.formats.stored import Array, Layout, StoredTensor, Values
+from foldmark.formats.schemes.shelf import Shelf, demand, parts, spans
+from foldmark.formats.stored import StoredTensor
+from foldmark.formats.values import Array, Layout, Values
 
 __all__ = ["claim"]
 

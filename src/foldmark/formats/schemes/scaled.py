@@ -10,10 +10,11 @@ call the scale weight_scale_inv. value = scale * (code - zero_point)
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from foldmark.formats.schemes.shelf import Entry, Shelf, block_of, demand, parts, spans
-from foldmark.formats.stored import Array, Layout, StoredTensor, Values
+from foldmark.formats.entry import Entry
+from foldmark.formats.scaled_blocks import ScaledBlocks
+from foldmark.formats.schemes.shelf import Shelf, block_of, demand, parts, spans
+from foldmark.formats.stored import StoredTensor
+from foldmark.formats.values import Layout
 
 __all__ = ["Names", "claim", "scaled_tensor"]
 
@@ -84,22 +85,7 @@ def scaled_tensor(
     block = block_of(codes.shape, scale)
     if zero_point is not None:
         demand(zero_point, zero_point.elements == scale.elements, f"{scale.elements} items")
-    step = block[0] if block else 1
-    blocks_shape = tuple(-(-n // b) for n, b in zip(codes.shape, block, strict=True))
-
-    def per_block(entry: Entry, first: int, last: int) -> Array:
-        whole = blocks_shape[0] == 1 if blocks_shape else True
-        across = entry.elements // blocks_shape[0] if blocks_shape and blocks_shape[0] else 1
-        start, stop = (0, 1) if whole else (first // step, -(-last // step))
-        return entry.flat(start * across, stop * across).reshape(
-            (stop - start, *blocks_shape[1:]) if blocks_shape else ()
-        )
-
-    def read(first: int, last: int) -> Values:
-        raw = codes.rows(first, last) if codes.shape else codes.load()
-        zeros = per_block(zero_point, first, last) if zero_point is not None else None
-        return Values(raw, block, per_block(scale, first, last).astype(np.float32), zeros)
-
+    blocks = ScaledBlocks(codes, scale, zero_point, codes.shape, block)
     layout = Layout(
         codes.number_format,
         block,
@@ -113,6 +99,7 @@ def scaled_tensor(
         layout,
         spans(codes, scale, zero_point),
         parts(codes=codes, scales=scale, zero_points=zero_point),
-        read,
-        walk_step=1 if not blocks_shape or blocks_shape[0] == 1 else step,
+        blocks.read,
+        walk_step=blocks.step,
+        run=blocks.run(),
     )

@@ -1,112 +1,19 @@
 """Named arrays of a file, and what all schemes need to read them together."""
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-import ml_dtypes
-import numpy as np
-
 from foldmark.errors import HostileFile
-from foldmark.formats.source import FileBytes
-from foldmark.formats.stored import Array, Part, Span
+from foldmark.formats.entry import Entry
+from foldmark.formats.stored import Part, Span
 
 __all__ = [
-    "DTYPES",
-    "Entry",
     "Shelf",
     "block_of",
     "demand",
     "parts",
     "spans",
 ]
-
-# name of a dtype -> what numpy calls it
-DTYPES: Mapping[str, np.dtype[np.generic]] = {
-    "bool": np.dtype(np.bool_),
-    "uint8": np.dtype(np.uint8),
-    "int8": np.dtype(np.int8),
-    "int16": np.dtype(np.int16),
-    "uint16": np.dtype(np.uint16),
-    "int32": np.dtype(np.int32),
-    "uint32": np.dtype(np.uint32),
-    "int64": np.dtype(np.int64),
-    "uint64": np.dtype(np.uint64),
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float32": np.dtype(np.float32),
-    "float64": np.dtype(np.float64),
-    "complex64": np.dtype(np.complex64),
-    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
-    "float8_e4m3fnuz": np.dtype(ml_dtypes.float8_e4m3fnuz),
-    "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
-    "float8_e5m2fnuz": np.dtype(ml_dtypes.float8_e5m2fnuz),
-    "float8_e8m0fnu": np.dtype(ml_dtypes.float8_e8m0fnu),
-}
-
-
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """One named array of a file.
-
-    Attributes:
-        name: as in the file.
-        number_format: a key of DTYPES.
-        shape: as in the file.
-        source: where it lies.
-        offset: first byte in that file.
-    """
-
-    name: str
-    number_format: str
-    shape: tuple[int, ...]
-    source: FileBytes
-    offset: int
-
-    @property
-    def elements(self) -> int:
-        """Number of items."""
-        return math.prod(self.shape)
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one item."""
-        return DTYPES[self.number_format].itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in the file."""
-        return self.elements * self.itemsize
-
-    @property
-    def span(self) -> Span:
-        """Where it lies."""
-        return Span(self.source, self.offset, self.nbytes)
-
-    def rows(self, first: int, last: int) -> Array:
-        """Read indices first..last of axis 0."""
-        across = math.prod(self.shape[1:])
-        count = (last - first) * across
-        items = self.source.array(
-            DTYPES[self.number_format],
-            self.offset + first * across * self.itemsize,
-            count,
-            f"tensor {self.name!r}",
-        )
-        return items.reshape(last - first, *self.shape[1:])
-
-    def flat(self, first: int, last: int) -> Array:
-        """Read items first..last in C order."""
-        return self.source.array(
-            DTYPES[self.number_format],
-            self.offset + first * self.itemsize,
-            last - first,
-            f"tensor {self.name!r}",
-        )
-
-    def load(self) -> Array:
-        """Read everything."""
-        return self.flat(0, self.elements).reshape(self.shape)
 
 
 @dataclass

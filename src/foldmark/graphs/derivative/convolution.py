@@ -1,6 +1,8 @@
 """Conv and ConvTranspose, each the other's gradient; grouped, strided, dilated, padded."""
 
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 
 from foldmark.graphs.derivative.tape import Gradients, Step, Tape
 
@@ -81,12 +83,85 @@ class _Image:
     shape: tuple[int, ...]
 
 
+# A weight of so many taps is better taken as one convolution: each tap is a node or four.
+_MOST_TAPS = 25
+_MOST_TAPS_OF_ONE = 9
+# Products of fewer channels are slower than the convolution.
+_LEAST_CHANNELS = 8
+
+
 def _weight_gradient(tape: Tape, image: _Image, response: _Image, geometry: _Geometry) -> str:
     """Append the gradient of W in response = Conv(image, W).
 
-    dW[m, c, k] = sum over n, o of response[n, m, o] image[n, c, s o + d k - p]: a convolution
-    whose batch axis is the channels, whose channels are the samples, and whose strides and
-    dilations have changed places.
+    dW[m, c, k] = sum over n, o of response[n, m, o] image[n, c, s o + d k - p]
+    """
+    taps = prod(geometry.kernel)
+    inner, outer = image.shape[1] // geometry.group, response.shape[1] // geometry.group
+    if inner == outer == 1:
+        few = taps <= _MOST_TAPS_OF_ONE
+    else:
+        few = taps == 1 or (taps <= _MOST_TAPS and inner >= _LEAST_CHANNELS)
+    if few:
+        return _weight_gradient_by_taps(tape, image, response, geometry)
+    return _weight_gradient_as_convolution(tape, image, response, geometry)
+
+
+def _weight_gradient_by_taps(
+    tape: Tape, image: _Image, response: _Image, geometry: _Geometry
+) -> str:
+    """Append dW tap by tap: the response times the part of the image that the tap saw.
+
+    As a convolution, whose windows are as large as the response, it took ten times as long.
+    """
+    batch, groups, spread = image.shape[0], geometry.group, response.shape[2:]
+    inner, outer = image.shape[1] // groups, response.shape[1] // groups
+    count, rank = prod(spread), len(spread)
+    padded = image.name
+    if any(geometry.pads):
+        begins, ends = geometry.pads[:rank], geometry.pads[rank:]
+        padded = tape.emit("Pad", padded, tape.integers([0, 0, *begins, 0, 0, *ends]))
+    is_whole = not any(geometry.pads) and set(geometry.strides) == {1}
+    # Samples are summed after the products, or within them where the products are the larger.
+    within = batch > 1 and inner * outer > (inner + outer) * count
+
+    def rows(value: str, channels: int) -> str:
+        if not within:
+            return tape.reshape(value, (batch * groups, channels, count))
+        split = tape.reshape(value, (batch, groups, channels, count))
+        return tape.reshape(tape.transpose(split, [1, 2, 0, 3]), (groups, channels, batch * count))
+
+    depthwise = inner == outer == 1
+    g = response.name if depthwise else rows(response.name, outer)
+    parts = []
+    for tap in product(*map(range, geometry.kernel)):
+        first = [k * d for k, d in zip(tap, geometry.dilations, strict=True)]
+        last = [
+            f + (o - 1) * s + 1 for f, o, s in zip(first, spread, geometry.strides, strict=True)
+        ]
+        seen = padded
+        if not (is_whole and prod(geometry.kernel) == 1):
+            limits = tape.integers(first), tape.integers(last)
+            axes = tape.integers(range(2, 2 + rank))
+            seen = tape.emit("Slice", padded, *limits, axes, tape.integers(geometry.strides))
+        if depthwise:
+            space = [0, *range(2, 2 + rank)]
+            parts.append(tape.reduce_sum(tape.multiply(g, seen), space, keep=1))
+            continue
+        both = tape.emit("MatMul", g, tape.transpose(rows(seen, inner), [0, 2, 1]))
+        if not within and batch > 1:
+            both = tape.reduce_sum(tape.reshape(both, (batch, groups, outer, inner)), [0])
+        parts.append(tape.reshape(both, (groups * outer, inner, 1)))
+    whole = tape.emit("Concat", *parts, axis=2) if len(parts) > 1 else parts[0]
+    return tape.reshape(whole, (groups * outer, inner, *geometry.kernel))
+
+
+def _weight_gradient_as_convolution(
+    tape: Tape, image: _Image, response: _Image, geometry: _Geometry
+) -> str:
+    """Append dW as a convolution.
+
+    Its batch axis is the channels, its channels are the samples, and its strides and dilations
+    have changed places.
     """
     groups, batch = geometry.group, image.shape[0]
     inner, outer = image.shape[1] // groups, response.shape[1] // groups
@@ -134,7 +209,7 @@ def _sum_channels(at: Step) -> str:
 
 
 def _conv(at: Step) -> Gradients:
-    """Y = Conv(X, W) + B: dX = ConvTranspose(G, W); dW as below; dB = sum of G per channel."""
+    """Y = Conv(X, W) + B: dX = ConvTranspose(G, W); dW as above; dB = sum of G per channel."""
     geometry, tape, gradients = _conv_geometry(at), at.tape, {}
     spatial = len(geometry.kernel)
     if at.wants(0):
