@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
+from tests.models.decoder import WIDTH, WORDS, decoder, tokens
 from tests.proof import small
 
-from foldmark.errors import NonFiniteValue
+from foldmark.errors import DataMismatch, NonFiniteValue
 from foldmark.proof.quality import measure_quality
 from foldmark.runtimes.batches import open_data
 from foldmark.runtimes.onnxruntime import Session
@@ -79,3 +81,30 @@ def test_a_float_model_with_nan_is_refused():
     broken = small.model(list(real.graph.node), {"w": np.full((64, 32), np.nan, np.float32)})
     with pytest.raises(NonFiniteValue, match="output 'y'"):
         measured(broken, copy, small.samples(4))
+
+
+def test_labels_of_tokens_give_an_accuracy_whose_interval_is_over_samples():
+    real, data = decoder(), tokens(40)
+    copy = decoder()
+    head = next(each for each in copy.graph.initializer if each.name == "head")
+    noise = np.random.default_rng(3).standard_normal((WIDTH, WORDS)).astype(np.float32)
+    head.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(head) + noise, "head"))
+    feeds = {name: array for name, array in data.items() if name != "labels"}
+    exact, near = (Session(m).run(feeds)["logits"].argmax(2) for m in (real, copy))
+    data["labels"] = np.where(np.arange(6) < 4, exact, -100)
+    found = measured(real, copy, data, batch_size=9)
+    hits = (near == exact)[:, :4].sum(1)
+    assert found.score.float_score == 1
+    assert found.score.quantized_score == pytest.approx(hits.sum() / 160)
+    half = 1.959964 * (hits / 4).std(ddof=1) / 40**0.5
+    assert found.score.change.high - found.score.change.value == pytest.approx(half)
+    assert found.top1_agreement.value == pytest.approx((near == exact).mean())
+    assert found.rows == 6
+    assert measured(real, copy, feeds).top1_agreement == found.top1_agreement
+
+
+@pytest.mark.parametrize("labels", [np.zeros((40, 5), int), np.zeros((40, 2, 3), int)])
+def test_labels_that_fit_no_output_are_refused(labels):
+    real, copy = pair()
+    with pytest.raises(DataMismatch, match="the labels fit no output"):
+        measured(real, copy, small.samples(40) | {"labels": labels})

@@ -363,7 +363,7 @@ class _Pricing:
         exact = self.left.models.run_exact(first.feeds)
         known = self.left.models.exact
         assert known is not None
-        choice = choose_metric(known, exact, has_labels=False, metric=metric, outputs=())
+        choice = choose_metric(known, exact, samples=first.samples, metric=metric)
         for side in (self.left, self.right):
             check_same_outputs(exact, side.models.run_real(first.feeds), choice.outputs)
         return choice

@@ -7,13 +7,16 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from foldmark.errors import ModelsDiffer, OutputNotComparable
+from foldmark.errors import DataMismatch, ModelsDiffer, OutputNotComparable
+from foldmark.ledger.layout import Layout
 from foldmark.ledger.metrics import Metric
 
 __all__ = ["MetricChoice", "check_same_outputs", "choose_metric", "has_elements"]
 
 _LOGIT_NAMES = ("logit", "prob", "score", "class", "softmax")
 _VECTOR_NAMES = ("embed", "pool", "feature", "hidden", "vector")
+# What a decoder hands to its next run: keys and values, not answers.
+_CACHE_NAMES = ("present", "past_")
 
 
 @dataclass(frozen=True)
@@ -45,18 +48,25 @@ def choose_metric(
     model: onnx.ModelProto,
     results: Mapping[str, NDArray[np.generic]],
     *,
-    has_labels: bool,
+    samples: int = 1,
+    labels: NDArray[np.generic] | None = None,
     metric: Metric | None = None,
     outputs: Sequence[str] = (),
 ) -> MetricChoice:
     """Choose outputs and metric.
 
+    Of several outputs, labels are of the one that has a row of classes for each of them; what a
+    decoder keeps for its next run is left out.
+
     model    the float model, for the operators behind its outputs
     results  its outputs on a first batch
+    samples  how many that batch holds
+    labels   its labels
 
     Raises:
         OutputNotComparable: an output asked for that is not there or not of floats; none of
             floats at all; not one element in them.
+        DataMismatch: labels that fit no output.
     """
     comparable = [name for name, array in results.items() if array.dtype.kind == "f"]
     for name in outputs:
@@ -66,17 +76,23 @@ def choose_metric(
             )
     if not comparable:
         raise OutputNotComparable("no output holds floats", got=_listed(results))
-    chosen = tuple(dict.fromkeys(outputs)) or tuple(comparable)
+    chosen = tuple(dict.fromkeys(outputs)) or _compared(comparable, results, samples, labels)
     if not any(results[name].size for name in chosen):
         raise OutputNotComparable(
             "no element to compare in any sample's outputs", got=_listed(results)
         )
+    if labels is not None:
+        _check_labels(chosen, results, samples, labels)
     probable = frozenset(name for name in chosen if _is_softmax(model, name))
     if metric is not None:
         return MetricChoice(
             metric, chosen, probable, f"{metric.title[0].upper()}{metric.title[1:]}, as asked for."
         )
-    found, reason = _guess(chosen, results, has_labels)
+    found, reason = _guess(chosen, results, samples, labels)
+    left = len(comparable) - len(chosen)
+    if left and not outputs:
+        others = "another output is" if left == 1 else f"{left} other outputs are"
+        reason = f"{reason[:-1]}; {others} left out (--output)."
     return MetricChoice(found, chosen, probable, reason)
 
 
@@ -103,21 +119,74 @@ def check_same_outputs(
             )
 
 
+def _compared(
+    names: Sequence[str],
+    results: Mapping[str, NDArray[np.generic]],
+    samples: int,
+    labels: NDArray[np.generic] | None,
+) -> tuple[str, ...]:
+    """Return the outputs that are compared when none is asked for."""
+    answers = [name for name in names if not name.lower().startswith(_CACHE_NAMES)]
+    if labels is not None and len(answers) > 1:
+        labelled = [name for name in answers if _has_row_each(results[name], samples, labels)]
+        named = [name for name in labelled if _is_named(name, _LOGIT_NAMES)]
+        if labelled:
+            return tuple(named or labelled)[:1]
+    return tuple(answers or names)
+
+
+def _has_row_each(output: NDArray[np.generic], samples: int, labels: NDArray[np.generic]) -> bool:
+    """Return whether an output has one row of classes for every label, no more."""
+    if output.ndim < 2 or output.shape[0] != samples:
+        return False
+    layout = Layout.of("", output.shape, samples)
+    _, rows, classes = layout.rows
+    return classes > 1 and labels.size == samples * rows
+
+
+def _check_labels(
+    names: Sequence[str],
+    results: Mapping[str, NDArray[np.generic]],
+    samples: int,
+    labels: NDArray[np.generic],
+) -> None:
+    layouts = {name: Layout.of(name, results[name].shape, samples) for name in names}
+    if any(layout.takes(labels) or layout.rows[2] < 2 for layout in layouts.values()):
+        return
+    fits = dict.fromkeys(layout.rows[1] for layout in layouts.values())
+    raise DataMismatch(
+        "the labels do not fit the output" + "s" * (len(layouts) > 1),
+        where="labels",
+        got=f"{labels.size / samples:g} a sample",
+        expected="1"
+        + "".join(f" or {rows}" for rows in fits if rows > 1)
+        + " (one class per row of the output)" * any(rows > 1 for rows in fits),
+        todo="one-hot labels become classes with .argmax(-1)",
+    )
+
+
+def _is_named(name: str, parts: Sequence[str]) -> bool:
+    return any(part in name.lower() for part in parts)
+
+
 def _guess(
-    names: tuple[str, ...], results: Mapping[str, NDArray[np.generic]], has_labels: bool
+    names: tuple[str, ...],
+    results: Mapping[str, NDArray[np.generic]],
+    samples: int,
+    labels: NDArray[np.generic] | None,
 ) -> tuple[Metric, str]:
     if len(names) > 1:
         return Metric.RELATIVE_ERROR, (
             f"Relative squared error, since {len(names)} outputs are compared together."
         )
     name, array = names[0], results[names[0]]
-    low, shape = name.lower(), list(array.shape)
-    classes = array.ndim == 2 and 2 <= array.shape[1] <= 100_000
-    if has_labels and classes:
+    shape = list(array.shape)
+    table = array.ndim == 2 and array.shape[1] > 1
+    if labels is not None and (table or _has_row_each(array, samples, labels)):
         return Metric.CROSS_ENTROPY, f"Cross-entropy, since labels are given for {name!r} {shape}."
-    if any(part in low for part in _LOGIT_NAMES) and array.ndim >= 2 and array.shape[-1] > 1:
+    if _is_named(name, _LOGIT_NAMES) and array.ndim >= 2 and array.shape[-1] > 1:
         return Metric.DIVERGENCE, f"KL divergence, since {name!r} {shape} looks like class scores."
-    if any(part in low for part in _VECTOR_NAMES) and array.ndim >= 2 and array.shape[-1] > 1:
+    if _is_named(name, _VECTOR_NAMES) and array.ndim >= 2 and array.shape[-1] > 1:
         return Metric.COSINE, f"1 - cosine, since {name!r} {shape} looks like an embedding."
     return Metric.RELATIVE_ERROR, (
         f"Relative squared error, since nothing says what {name!r} {shape} is."

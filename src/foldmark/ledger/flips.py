@@ -40,6 +40,7 @@ class Flip:
 
     Attributes:
         sample: its index in the data.
+        row: which of its rows (token, pixel), 0 where it has one.
         label: its label.
         exact: the float model's class.
         quantized: the quantized model's class.
@@ -49,6 +50,7 @@ class Flip:
     """
 
     sample: int
+    row: int
     label: int
     exact: int
     quantized: int
@@ -63,12 +65,14 @@ class LabelReport:
 
     Attributes:
         samples: labelled rows.
+        rows: rows of a sample, 1 where a label is a sample's.
         correct_exact: of them, how many the float model gets right.
         correct_quantized: how many the quantized model gets right.
         flips: rows whose class changed, in order.
     """
 
     samples: int
+    rows: int
     correct_exact: int
     correct_quantized: int
     flips: tuple[Flip, ...]
@@ -96,6 +100,7 @@ class FlipFinder:
     models: Models
     output: str
     _samples: int = 0
+    _rows: int = 1
     _exact: int = 0
     _quantized: int = 0
     _flips: list[Flip] = field(default_factory=list)
@@ -119,6 +124,7 @@ class FlipFinder:
         before, after = layout.apply(exact[self.output]), layout.apply(quantized[self.output])
         own, new = before.argmax(2), after.argmax(2)
         known = labels >= 0
+        self._rows = max(self._rows, rows)
         self._samples += int(known.sum())
         self._exact += int((known & (own == labels)).sum())
         self._quantized += int((known & (new == labels)).sum())
@@ -126,6 +132,7 @@ class FlipFinder:
             first, second = own[sample, row], new[sample, row]
             flip = Flip(
                 batch.first + int(sample),
+                int(row),
                 int(labels[sample, row]),
                 int(first),
                 int(second),
@@ -133,7 +140,7 @@ class FlipFinder:
                 float(after[sample, row, first] - after[sample, row, second]),
                 (),
             )
-            if rows == 1 and len(self._flips) < EXPLAINED:
+            if len(self._flips) < EXPLAINED:
                 self._feeds[len(self._flips)] = _alone(batch, int(sample))
             self._flips.append(flip)
 
@@ -146,27 +153,29 @@ class FlipFinder:
             return None
         for place, feeds in self._feeds.items() if explain else ():
             flip = self._flips[place]
-            losses = self._losses(feeds, flip.exact, flip.quantized)
+            losses = self._losses(feeds, flip)
             self._flips[place] = replace(flip, losses=losses)
-        return LabelReport(self._samples, self._exact, self._quantized, tuple(self._flips))
+        return LabelReport(
+            self._samples, self._rows, self._exact, self._quantized, tuple(self._flips)
+        )
 
-    def _losses(
-        self, feeds: dict[str, NDArray[np.generic]], own: int, rival: int
-    ) -> tuple[MarginLoss, ...]:
-        """Return the margin account of one sample, run alone."""
+    def _losses(self, feeds: dict[str, NDArray[np.generic]], flip: Flip) -> tuple[MarginLoss, ...]:
+        """Return the margin account of one row of one sample, run alone."""
         way = self.models.way(feeds)
         replay, recording = way.replay, way.record(feeds)
         start = recording.start[self.output]
         layout = Layout.of(self.output, start.shape, 1)
         rivals = np.zeros(layout.rows)
-        rivals[0, 0, rival] = 1.0
+        rivals[0, flip.row, flip.quantized] = 1.0
+        own = np.full(layout.rows[:2], -1)
+        own[0, flip.row] = flip.exact
         target = metric_target(
             Metric.MARGIN,
             Layout(layout.rows, (0, 1, 2)),
             layout.apply(start),
             is_probability=False,
             row_weight=None,
-            labels=np.array([own]),
+            labels=own,
             quantized=rivals,
         )
         target = replace(target, layout=layout)

@@ -60,6 +60,11 @@ class Layout:
         moved = [self.whole[axis] for axis in self.order]
         return moved[0], prod(moved[1:-1]), moved[-1]
 
+    def takes(self, labels: NDArray[np.generic]) -> bool:
+        """Return whether labels are one class a sample, or one for each of its rows."""
+        samples, rows, classes = self.rows
+        return classes > 1 and labels.size in (samples, samples * rows)
+
     def apply(self, output: NDArray[np.generic]) -> NDArray[np.float64]:
         """Return the output as (samples, rows, classes) in double precision."""
         moved = output.reshape(self.whole).transpose(self.order)

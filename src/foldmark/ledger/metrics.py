@@ -130,8 +130,9 @@ def metric_target(
         )
     outputs = layout.apply(reference)
     rows_count = np.ones((samples, rows)) if row_weight is None else row_weight
-    spread = None if labels is None else _spread(labels, layout)
-    if spread is not None and metric in (Metric.CROSS_ENTROPY, Metric.MARGIN):
+    spread = None
+    if labels is not None and metric in (Metric.CROSS_ENTROPY, Metric.MARGIN):
+        spread = _spread(labels, layout)
         rows_count = rows_count * (spread >= 0)
     if metric is Metric.DIVERGENCE and not is_probability:
         aim = np.exp(_log_softmax(outputs))

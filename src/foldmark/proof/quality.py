@@ -1,20 +1,20 @@
 """How far a quantized model's outputs are from the float model's, and what its task loses."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foldmark.errors import BadInput, DataMismatch, NonFiniteValue
+from foldmark.proof.classes import ClassCounts, Outputs, Score
 from foldmark.runtimes.batches import Data
 from foldmark.runtimes.runtime import Runnable
 from foldmark.runtimes.timing import Interval
 
 __all__ = ["OutputDistance", "Quality", "Score", "measure_quality"]
 
-Outputs = Mapping[str, NDArray[np.generic]]
 ScoreFunction = Callable[[Outputs, NDArray[np.generic] | None], float]
 _RESAMPLES = 300
 
@@ -37,31 +37,16 @@ class OutputDistance:
 
 
 @dataclass(frozen=True)
-class Score:
-    """A task score of both models on the same samples.
-
-    Attributes:
-        name: "accuracy", or the name of the caller's function.
-        float_score: the float model's.
-        quantized_score: the quantized model's.
-        change: quantized - float, with its 95 % interval over the samples (paired).
-    """
-
-    name: str
-    float_score: float
-    quantized_score: float
-    change: Interval
-
-
-@dataclass(frozen=True)
 class Quality:
     """What quantization did to the outputs.
 
     Attributes:
         samples: samples seen.
         outputs: one distance per output.
-        top1_agreement: part of the samples with the same best class, 0 to 1, and its interval;
-            None when no output looks like class scores.
+        top1_agreement: part of the samples (rows, where labels are of rows: tokens, pixels) with
+            the same best class, 0 to 1, and its interval; None when no output looks like class
+            scores.
+        rows: rows of a sample that have a class each, 1 for one class a sample.
         score: the task score; None without labels or a score function.
     """
 
@@ -69,6 +54,7 @@ class Quality:
     outputs: tuple[OutputDistance, ...]
     top1_agreement: Interval | None
     score: Score | None
+    rows: int = 1
 
 
 @dataclass
@@ -108,8 +94,7 @@ def measure_quality(
     Raises NonFiniteValue when the float model gives NaN or infinity.
     """
     sums: dict[str, _Sums] = defaultdict(_Sums)
-    agree: list[NDArray[np.bool_]] = []
-    right: list[NDArray[np.bool_]] = []
+    classes = ClassCounts(data, is_judged=score is None)
     kept: list[tuple[Outputs, Outputs, NDArray[np.generic] | None]] = []
     samples = 0
     for batch in data.batches(batch_size):
@@ -117,26 +102,16 @@ def measure_quality(
         other = quantized_session.run(batch.feeds, list(real))
         for name in real:
             _add(sums[name], name, real[name], other[name], batch.samples)
-        classes = _class_scores(real, batch.samples)
-        if classes is not None:
-            best = real[classes].argmax(1), other[classes].argmax(1)
-            agree.append(best[0] == best[1])
-            if batch.labels is not None and batch.labels.ndim == 1:
-                known = _known(batch.labels, real[classes].shape[1])
-                hits = np.stack([best[0] == batch.labels, best[1] == batch.labels], 1)
-                right.append(hits[known])
+        classes.add(batch, real, other)
         if score is not None:
             kept.append((dict(real), other, batch.labels))
         samples += batch.samples
     return Quality(
         samples,
         tuple(_distance(name, each, samples) for name, each in sums.items()),
-        _share(np.concatenate(agree)) if agree else None,
-        _scored(kept, score, score_name, together)
-        if score is not None
-        else _accuracy(np.concatenate(right))
-        if sum(map(len, right))
-        else None,
+        classes.agreement(),
+        classes.accuracy() if score is None else _scored(kept, score, score_name, together),
+        classes.rows,
     )
 
 
@@ -166,56 +141,6 @@ def _add(
 def _distance(name: str, sums: _Sums, samples: int) -> OutputDistance:
     relative = (sums.difference / sums.power) ** 0.5 if sums.power else float(sums.difference > 0)
     return OutputDistance(name, relative, sums.cosine / samples, sums.largest)
-
-
-def _class_scores(outputs: Outputs, samples: int) -> str | None:
-    """Return the output that looks like a score per class: float, (samples, more than one)."""
-    for name, array in outputs.items():
-        is_table = array.ndim == 2 and array.shape[0] == samples and array.shape[1] > 1
-        if is_table and array.dtype.kind == "f" and not _are_embeddings(array):
-            return name
-    return None
-
-
-def _are_embeddings(array: NDArray[np.generic]) -> bool:
-    """Return whether every row has length 1: directions, not scores of classes."""
-    rows = array.astype(np.float64)
-    lengths = np.linalg.norm(rows, axis=1)
-    return bool((np.abs(lengths - 1) < 1e-3).all() and (rows < 0).any())
-
-
-def _known(labels: NDArray[np.integer], classes: int) -> NDArray[np.bool_]:
-    """Return which samples have a label; a negative one says that nobody knows."""
-    if labels.max(initial=0) >= classes:
-        raise DataMismatch(
-            "a label names a class that the model has not",
-            got=str(labels.max()),
-            expected=f"0 to {classes - 1}, or less than 0 for a sample without a label",
-        )
-    known: NDArray[np.bool_] = labels >= 0
-    return known
-
-
-def _share(hits: NDArray[np.bool_]) -> Interval:
-    """Return a proportion with Wilson's 95 % interval."""
-    n, p, z = len(hits), float(hits.mean()), 1.959964
-    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * ((p * (1 - p) + z * z / (4 * n)) / n) ** 0.5 / (1 + z * z / n)
-    return Interval(p, max(0.0, middle - half), min(1.0, middle + half))
-
-
-def _accuracy(right: NDArray[np.bool_]) -> Score:
-    """Return the accuracies and their paired difference.  right (samples, 2)."""
-    gap = right[:, 1].astype(float) - right[:, 0]
-    half = 1.959964 * float(gap.std(ddof=1)) / len(gap) ** 0.5 if len(gap) > 1 else 1.0
-    change = float(gap.mean())
-    accuracies = right.mean(0)
-    return Score(
-        "accuracy",
-        float(accuracies[0]),
-        float(accuracies[1]),
-        Interval(change, change - half, change + half),
-    )
 
 
 def _scored(

@@ -40,7 +40,8 @@ def quality_words(quality: Quality) -> str:
         sure = "within noise" if score.change.low <= 0 <= score.change.high else "a real change"
         return f"{score.name} {score.float_score:.4g} -> {score.quantized_score:.4g} ({sure})"
     if quality.top1_agreement is not None:
-        return f"the same best class for {100 * quality.top1_agreement.value:.1f} % of the samples"
+        of = "samples" if quality.rows == 1 else "rows of the output"
+        return f"the same best class for {100 * quality.top1_agreement.value:.1f} % of the {of}"
     worst = max(quality.outputs, key=lambda each: each.relative)
     return f"outputs {100 * worst.relative:.3g} % away, 1 - cosine {worst.cosine:.2g}"
 

@@ -147,7 +147,8 @@ def choice_for(
     choice = choose_metric(
         models.exact or models.quantized,
         exact,
-        has_labels=batch.labels is not None,
+        samples=batch.samples,
+        labels=batch.labels,
         metric=_metric(metric),
         outputs=outputs,
     )

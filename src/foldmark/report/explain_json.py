@@ -135,6 +135,7 @@ def _labels(labels: LabelReport | None) -> dict[str, Any] | None:
         "flips": [
             {
                 "sample": flip.sample,
+                "row": flip.row,
                 "label": flip.label,
                 "float": flip.exact,
                 "quantized": flip.quantized,

@@ -297,9 +297,10 @@ def _labels(report: Findings) -> str:
             f"{fitted(titles.get(loss.site, loss.site), 30)} {number(loss.amount, 2)}"
             for loss in flip.losses[:2]
         )
+        place = f", row {flip.row}" if labels.rows > 1 else ""
         text = (
-            f"sample {flip.sample} (label {flip.label}): {flip.exact} -> {flip.quantized}, margin "
-            f"{number(flip.margin_exact, 3)} -> {number(flip.margin_quantized, 3)}"
+            f"sample {flip.sample}{place} (label {flip.label}): {flip.exact} -> {flip.quantized}, "
+            f"margin {number(flip.margin_exact, 3)} -> {number(flip.margin_quantized, 3)}"
         )
         if taken:
             text += f"; taken by {taken}"
