@@ -7,6 +7,7 @@ from foldmark.graphs.sites import Encoding, Site, SiteKind
 from foldmark.ledger.bootstrap import resample
 from foldmark.ledger.facts import SiteFactsCollector
 from foldmark.ledger.grid import Grid
+from foldmark.ledger.recording import dot
 
 
 def site(kind=SiteKind.ACTIVATION, operator="MatMul", encoding=None):
@@ -92,3 +93,16 @@ def test_intervals_cover_and_doubt_what_the_data_cannot_settle():
     even = np.stack([noise, noise[::-1]], 1)
     assert resample(even, weights).first_holds < 0.7
     assert resample(clear[:3], weights[:3]) is None
+
+
+def test_norms_of_values_whose_squares_overflow():
+    x = np.zeros((2, 4), np.float32)
+    x[:, 1] = 3e38
+    x[:, 2] = -2
+    enc = Encoding("int8", scale=np.float32(1), zero_point=np.int8(0))
+    facts = collect(x, enc)
+    assert facts.relative_error == pytest.approx(1, rel=1e-6)
+    assert facts.seen == (-2, float(np.float32(3e38)))
+    left, right = x[:, 1], x[:, 2]
+    assert dot(left, left) == pytest.approx(2 * float(np.float32(3e38)) ** 2)
+    assert dot(left, right) == pytest.approx(-4 * float(np.float32(3e38)), rel=1e-6)

@@ -1,5 +1,7 @@
 """What can't be done the usual way is done another way, or refused in one line; both are said."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -104,6 +106,14 @@ def nan_weight():
     return model
 
 
+def overflowing():
+    model = onnx.load(digits_copy())
+    tensor = next(t for t in model.graph.initializer if t.name == "head.weight_scale")
+    array = np.full_like(numpy_helper.to_array(tensor), 3e38)
+    tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    return model
+
+
 FAULTS = {
     "another network": (branches, digits_copy, held_out(4), {}, ModelsDiffer, "inputs"),
     "no samples": (residual_network, digits_copy, [], {}, NoData, "no samples"),
@@ -180,7 +190,23 @@ FAULTS = {
         DataMismatch,
         "got 10 a sample; expected 1",
     ),
-    "nan in a weight": (nan_weight, digits_copy, held_out(4), {}, NonFiniteValue, "1, 2"),
+    "nan in a weight": (
+        nan_weight,
+        digits_copy,
+        held_out(4),
+        {},
+        NonFiniteValue,
+        "weight 'head.weight': the float model's values are not finite; got first nan at index "
+        "[1, 2]",
+    ),
+    "a scale that overflows": (
+        residual_network,
+        overflowing,
+        held_out(4),
+        {},
+        NonFiniteValue,
+        "'head.weight': its scale is so large that codes unfold to infinity",
+    ),
 }
 
 
@@ -206,3 +232,27 @@ def test_integer_outputs_cannot_be_compared():
     data = {"x": np.zeros((4, 8), np.float32) + 1}
     with pytest.raises(OutputNotComparable, match=r"no output holds floats; got best int64"):
         foldmark.explain(counted(False), counted(True), data)
+
+
+def overflowing_image():
+    data = held_out(4)
+    data["image"] = data["image"].copy()
+    data["image"][2, 0, 3, 1] = 3e38
+    return data
+
+
+def test_an_output_that_is_not_finite_is_refused_with_model_sample_and_index():
+    given = residual_network(), digits_copy(), overflowing_image()
+    with pytest.raises(NonFiniteValue) as caught:
+        foldmark.explain(*given, batch_size=2)
+    said = caught.value.sentence()
+    assert said.startswith("output 'logits': the float model gives NaN or infinity; got first ")
+    assert "at [2, 0]" in said
+
+
+def test_an_account_that_does_not_close_says_so_first():
+    data = {"x": np.random.default_rng(1).standard_normal((16, 8)).astype(np.float32)}
+    report = foldmark.explain(network(False, "Relu"), network(True, "Relu"), data, cures=False)
+    assert "does not close" not in report.verdict
+    open_one = replace(report, closure=replace(report.closure, sites=1.5 * report.closure.total))
+    assert "; the account does not close (+5e-01): its entries" in open_one.verdict

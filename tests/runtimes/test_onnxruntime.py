@@ -172,3 +172,39 @@ def test_scalars_are_fed_as_they_are(scale: np.ndarray) -> None:
     result = np.zeros((2, 3), np.float32)
     session.run_into(feeds, {"y": result})
     assert np.array_equal(result, feeds["x"] * 2)
+
+
+def dangling() -> onnx.ModelProto:
+    model = two_layers()
+    model.graph.node[1].input[0] = "ghost"
+    return model
+
+
+def of_no_node() -> onnx.ModelProto:
+    model = two_layers()
+    del model.graph.node[:]
+    return model
+
+
+def of_the_future() -> onnx.ModelProto:
+    model = two_layers()
+    model.ir_version = 99
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (dangling, "Node input 'ghost' is not a graph input"),
+        (of_no_node, "Graph output (y) does not exist in the graph."),
+        (of_the_future, "Unsupported model IR version: 99"),
+    ],
+)
+def test_a_refusal_names_the_model_and_not_the_place_in_the_runtimes_source(make, said) -> None:
+    with pytest.raises(NotSupported) as caught:
+        Session(make(), title="the float model")
+    told = caught.value.sentence()
+    assert told.startswith("the float model: ONNX Runtime refuses: ")
+    assert said in told
+    assert "onnxruntime_src" not in told
+    assert "::" not in told

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-__all__ = ["Encoding", "QuantizedGraph", "Site", "SiteKind", "UnmatchedWeight"]
+__all__ = ["Encoding", "OddScale", "QuantizedGraph", "Site", "SiteKind", "UnmatchedWeight"]
 
 
 class SiteKind(Enum):
@@ -95,6 +95,42 @@ class UnmatchedWeight:
 
 
 @dataclass(frozen=True)
+class OddScale:
+    """A scale of the quantized model that is no normal positive number.
+
+    Attributes:
+        name: of the tensor that holds it.
+        index: of the first such element.
+        value: of that element.
+        count: how many such elements there are.
+        smallest: the smallest normal number of the scale's type.
+    """
+
+    name: str
+    index: tuple[int, ...]
+    value: float
+    count: int
+    smallest: float
+
+    def __str__(self) -> str:
+        """Return which scale it is, its value and what follows from that, in one sentence."""
+        if self.value == 0:
+            told = "0, so that all its codes stand for 0"
+        elif self.value < 0:
+            told = f"{self.value:.4g}, below 0, so that larger values get smaller codes"
+        else:
+            told = (
+                f"{self.value:.4g}, below the smallest normal number of its type "
+                f"({self.smallest:.3g}), where digits are lost and a runtime may read 0"
+            )
+        place = f" at {list(self.index)}" if self.index else ""
+        others = self.count - 1
+        are = "element is" if others == 1 else "elements are"
+        more = f"; {others} more {are} like that" if others else ""
+        return f"Scale {self.name!r}{place} is {told}{more}."
+
+
+@dataclass(frozen=True)
 class QuantizedGraph:
     """A quantized model taken apart.
 
@@ -110,6 +146,7 @@ class QuantizedGraph:
         sites: every site, in graph order.
         unmatched: weights whose float original was not found; the skeleton holds their
             dequantized values.
+        odd_scales: scales of the quantized model that are no normal positive numbers.
     """
 
     original: onnx.ModelProto
@@ -117,6 +154,7 @@ class QuantizedGraph:
     skeleton: onnx.ModelProto
     sites: tuple[Site, ...]
     unmatched: tuple[UnmatchedWeight, ...]
+    odd_scales: tuple[OddScale, ...] = ()
 
     @property
     def is_dynamic(self) -> bool:

@@ -123,7 +123,8 @@ class SiteFactsCollector:
         self.squares = _widened(self.squares, _power(x, others), np.add)
         self.errors = _widened(self.errors, _power(error, others), np.add)
         self.count += x.size
-        low, high = grid.low.astype(np.float32), grid.high.astype(np.float32)
+        with np.errstate(over="ignore"):
+            low, high = grid.low.astype(np.float32), grid.high.astype(np.float32)
         half = 0.0 if grid.step is None else (np.abs(grid.step) / 2).astype(np.float32)
         outside = (x < low - half) | (x > high + half)
         self.clipped += int(outside.sum())
@@ -280,8 +281,11 @@ class SiteFactsCollector:
 
 
 def _power(x: NDArray[np.floating], axes: tuple[int, ...]) -> NDArray[np.float64]:
-    power: NDArray[np.float64] = np.asarray((x * x).sum(axes, dtype=np.float64)).reshape(-1)
-    return power
+    with np.errstate(over="ignore"):
+        power: NDArray[np.float64] = np.asarray((x * x).sum(axes, dtype=np.float64)).reshape(-1)
+    if np.isfinite(power).all():
+        return power
+    return np.asarray(np.square(x, dtype=np.float64).sum(axes)).reshape(-1)
 
 
 def _widened(

@@ -21,6 +21,9 @@ from foldmark.runtimes.onnxruntime import Optimization, Session
 
 __all__ = ["Inner", "Models", "Way", "is_constant"]
 
+# So many scales that are no normal positive numbers are named.
+_ODD = 3
+
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
@@ -68,7 +71,7 @@ class Way:
     @cached_property
     def skeleton(self) -> Session:
         """The float skeleton, optimized: what stands for a float model that is not there."""
-        return Session(self.graph.skeleton)
+        return Session(self.graph.skeleton, title="the quantized model without quantization")
 
     @cached_property
     def simulated(self) -> Session:
@@ -165,7 +168,12 @@ class Models:
     def notes(self) -> tuple[str, ...]:
         """What a reader must know of how the models were run."""
         paths = f"The samples take {len(self._ways)} paths through the models."
-        return (*self._notes, paths) if len(self._ways) > 1 else tuple(self._notes)
+        notes = [*self._notes, paths] if len(self._ways) > 1 else self._notes
+        odd = {each.name: str(each) for way in self._ways for each in way.graph.odd_scales}
+        told = [*odd.values()][:_ODD]
+        if len(odd) > _ODD:
+            told.append(f"{len(odd) - _ODD} more scales are no normal positive numbers.")
+        return (*notes, *told)
 
     @property
     def unmatched(self) -> tuple[UnmatchedWeight, ...]:
@@ -223,12 +231,12 @@ class Models:
 
     @cached_property
     def _exact_session(self) -> Session | None:
-        return None if self.exact is None else Session(self.exact)
+        return None if self.exact is None else Session(self.exact, title="the float model")
 
     @cached_property
     def _real_session(self) -> Session | None:
         try:
-            return Session(with_float_outputs(self.quantized))
+            return Session(with_float_outputs(self.quantized), title="the quantized model")
         except NotSupported as refused:
             self._notes.append(
                 f"ONNX Runtime does not run the quantized model ({refused.what}): the kernel line "

@@ -58,12 +58,22 @@ def is_stored(site: Site) -> bool:
 
 
 def dot(left: Float32, right: Float32) -> float:
-    """Return the inner product: float32 within pieces of 4,096, float64 between them."""
+    """Return the inner product: float32 within pieces of 4,096, float64 between them.
+
+    All in float64 where float32 overflows.
+    """
     left, right = left.ravel(), right.ravel()
     whole = left.size // _PIECE * _PIECE
-    pieces = np.linalg.vecdot(left[:whole].reshape(-1, _PIECE), right[:whole].reshape(-1, _PIECE))
+    with np.errstate(over="ignore", invalid="ignore"):
+        pieces = np.linalg.vecdot(
+            left[:whole].reshape(-1, _PIECE), right[:whole].reshape(-1, _PIECE)
+        )
     rest = left[whole:].astype(np.float64) @ right[whole:].astype(np.float64)
-    return float(pieces.sum(dtype=np.float64) + rest)
+    product = float(pieces.sum(dtype=np.float64) + rest)
+    if np.isfinite(product):
+        return product
+    with np.errstate(invalid="ignore"):
+        return float(left.astype(np.float64) @ right.astype(np.float64))
 
 
 def as_float32(array: Array) -> Float32:
@@ -71,17 +81,32 @@ def as_float32(array: Array) -> Float32:
     return array.astype(np.float32, copy=False)
 
 
-def check_finite(site: Site, delta: Float32) -> None:
-    """Raise NonFiniteValue when a site's error is not finite, naming site and first index."""
+def check_finite(site: Site, before: Float32, delta: Float32) -> None:
+    """Raise NonFiniteValue when a site's error is not finite, naming site and first index.
+
+    before   the tensor; where it is finite, its scale made something else of it
+    """
     if np.isfinite(dot(delta, delta)):  # one pass, and no array of flags
         return
-    if not np.isfinite(delta).all():
-        index = tuple(int(i) for i in np.argwhere(~np.isfinite(delta))[0])
-        raise NonFiniteValue(
-            "the quantized run meets NaN or infinity here",
-            where=f"site {site.name!r}",
-            got=f"first at index {list(index)}",
-        )
+    if np.isfinite(delta).all():
+        return
+    index = tuple(int(i) for i in np.argwhere(~np.isfinite(delta))[0])
+    value = float(before[index])
+    stored = is_stored(site)
+    if np.isfinite(value):
+        what = "its scale is so large that codes unfold to infinity or NaN"
+        got = f"first where the float value is {value:.4g}"
+    elif stored:
+        what, got = "the float model's values are not finite", f"first {value}"
+    else:
+        what, got = "the quantized run meets NaN or infinity here", f"first {value}"
+    raise NonFiniteValue(
+        what,
+        where=f"{site.kind.value} {site.name!r}",
+        got=f"{got} at index {list(index)}",
+        expected="finite numbers",
+        todo="repair that weight" if stored and not np.isfinite(value) else "",
+    )
 
 
 def error_name(site: Site) -> str:
@@ -121,9 +146,10 @@ def stored_errors(
     for site in sites:
         exact = floats[site.tensor]
         before[site.name] = as_float32(exact)
-        error = np.subtract(quantized[site.after], exact, dtype=np.float64)
-        delta[site.name] = error.astype(np.float32)
-        check_finite(site, delta[site.name])
+        with np.errstate(over="ignore", invalid="ignore"):
+            error = np.subtract(quantized[site.after], exact, dtype=np.float64)
+            delta[site.name] = error.astype(np.float32)
+        check_finite(site, before[site.name], delta[site.name])
     return before, delta
 
 

@@ -132,7 +132,9 @@ class Replay:
         for site in self._seen:
             before[site.name] = as_float32(results[self._before[site.name]])
             delta[site.name] = as_float32(results[error_name(site)])
-        self._across(lambda site: check_finite(site, delta[site.name]), self._seen)
+        self._across(
+            lambda site: check_finite(site, before[site.name], delta[site.name]), self._seen
+        )
         start = self._skeleton.run(feeds)
         return Recording(
             feeds=dict(feeds),

@@ -146,9 +146,9 @@ class SiteTally:
             return
         exact = exact.astype(np.float32, copy=False)
         arrived = before - exact
-        self._born += float(np.vdot(delta, delta))
-        self._arrived += float(np.vdot(arrived, arrived))
-        self._power += float(np.vdot(exact, exact))
+        self._born += dot(delta, delta)
+        self._arrived += dot(arrived, arrived)
+        self._power += dot(exact, exact)
 
     def origin(self) -> Origin | None:
         """Return how much error was born here and how much arrived, None when not gathered."""

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from foldmark.errors import OutputNotComparable
+from foldmark.errors import NonFiniteValue, OutputNotComparable
 from foldmark.graphs.emitter import Emitter
 from foldmark.ledger.choice import MetricChoice
 from foldmark.ledger.layout import Layout
@@ -87,9 +87,13 @@ class Ruler:
 
         exact      the float model's outputs
         quantized  the quantized model's; they name the rivals of the class margin
+
+        Raises NonFiniteValue when a model gives NaN or infinity.
         """
         targets = {}
         for name in self.choice.outputs:
+            _check_finite(name, "the float model", exact[name], batch)
+            _check_finite(name, "the quantized model", quantized[name], batch)
             layout = Layout.of(name, exact[name].shape, batch.samples)
             targets[name] = metric_target(
                 self.choice.metric,
@@ -104,6 +108,22 @@ class Ruler:
         shapes = tuple((name, target.layout) for name, target in targets.items())
         piece = self._pieces.setdefault(shapes, partial(emit_metric, targets=targets))
         return BatchTarget(targets, piece)
+
+
+def _check_finite(name: str, model: str, output: NDArray[np.generic], batch: Batch) -> None:
+    if np.isfinite(output).all():
+        return
+    index = [int(i) for i in np.argwhere(~np.isfinite(output))[0]]
+    value = output[tuple(index)]
+    if index and len(output) == batch.samples:
+        index[0] += batch.first
+    raise NonFiniteValue(
+        f"{model} gives NaN or infinity",
+        where=f"output {name!r}",
+        got=f"first {value} at {index}",
+        expected="finite numbers, which can be compared",
+        todo="leave that sample out, or compare another output (--output)",
+    )
 
 
 def _row_weight(batch: Batch, layout: Layout) -> NDArray[np.float64] | None:

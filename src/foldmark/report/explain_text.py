@@ -18,6 +18,8 @@ _REASONS = 3
 _MOST = 0.8
 # A line that holds more than this of the change is what the verdict is about.
 _MAIN = 0.5
+# An account that leaves more than this of the change open explains little.
+_OPEN = 0.1
 # The float model's distance from itself, as rounding leaves it, over the quantized model's.
 _NOTHING = 1e-9
 
@@ -39,6 +41,12 @@ def verdict(report: Findings) -> str:
         return f"{moved}: nothing to explain."
     if not metric.is_worse:
         return f"{moved}: no loss; the sites' effects cancel."
+    is_open = abs(report.closure.relative_error) > _OPEN
+    if is_open and report.entries and report.cost.nodes:
+        return (
+            f"{moved}; the account does not close ({report.closure.relative_error:+.0e}): its "
+            "entries are no ground for a cure."
+        )
     outside = _outside(report)
     if outside:
         return f"{moved}; {outside}."

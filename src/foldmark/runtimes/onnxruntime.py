@@ -79,6 +79,7 @@ class Session:
         threads: threads of one operator; all that the process may use when None.
         weights: whether each session packs a copy of them.
         profile: prefix of a file for ONNX Runtime's own profiler, "" for none.
+        title: what messages call the model.
 
     Raises:
         FileUnreadable, FormatNotRecognised: no model at the path.
@@ -95,7 +96,9 @@ class Session:
         threads: int | None = None,
         weights: Weights = Weights.PACKED,
         profile: str = "",
+        title: str = "the model",
     ) -> None:
+        self._title = title
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = optimization.value
         options.intra_op_num_threads = threads or available_threads()
@@ -116,7 +119,7 @@ class Session:
             options.profile_file_prefix = profile
         # ONNX Runtime reads weights kept apart where they lie, as long as the session lives.
         source, self._weights = session_source(model, taps, options)
-        with _said_plainly("the model"):
+        with _said_plainly(title):
             self._session = onnxruntime.InferenceSession(
                 source, options, providers=["CPUExecutionProvider"]
             )
@@ -134,7 +137,7 @@ class Session:
         self._check(feeds)
         values = _values(feeds)
         wanted = list(self.outputs if outputs is None else outputs)
-        with _said_plainly("the model"):
+        with _said_plainly(self._title):
             results = self._session.run_with_ort_values(wanted, values)
         return {name: value.numpy() for name, value in zip(wanted, results, strict=True)}
 
@@ -152,7 +155,7 @@ class Session:
         targets = {name: onnxruntime.OrtValue.ortvalue_from_numpy(a) for name, a in results.items()}
         for name, target in targets.items():
             binding.bind_ortvalue_output(name, target)
-        with _said_plainly("the model"):
+        with _said_plainly(self._title):
             self._session.run_with_iobinding(binding)
 
     def end_profile(self) -> Path:
@@ -268,6 +271,8 @@ _IN_NODE = re.compile(
     r"running (?P<operator>\w+) node\. Name:'(?P<node>.*?)' Status Message: (?P<why>.*)", re.DOTALL
 )
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+# "/onnxruntime_src/.../graph.cc:1617 void onnxruntime::Graph::Load(const std::map<int, int>&) "
+_SOURCE = re.compile(r"/onnxruntime_src/\S+:\d+ [^()]*\((?:[^()]|\([^()]*\))*\) (?:const )?")
 
 
 @contextmanager
@@ -293,11 +298,11 @@ def _translated(error: Exception, where: str) -> FoldmarkError:
                 where=f"node {found['node']!r}",
             )
     if found := _IN_NODE.search(text):
-        why = found["why"].splitlines()[-1].strip()
+        why = _SOURCE.sub("", found["why"].splitlines()[-1]).strip()
         return NotSupported(
             f"{found['operator']} failed in ONNX Runtime: {why}", where=f"node {found['node']!r}"
         )
     if type(error).__name__ in {"InvalidProtobuf", "NoModel"}:
         return FormatNotRecognised("not an ONNX model", where=where)
-    plain = " ".join(_PREFIX.sub("", text).split())
+    plain = _SOURCE.sub("", " ".join(_PREFIX.sub("", text).split()))
     return NotSupported(f"ONNX Runtime refuses: {plain}", where=where)

@@ -54,7 +54,8 @@ def dequantized(
         zero = zero_point.astype(np.int32 if is_integer(zero_point.dtype) else np.float32)
         numbers = numbers - spread(zero, codes.shape, axis, block_size)
     wide = spread(scale.astype(np.float32), codes.shape, axis, block_size)
-    return (numbers.astype(np.float32) * wide).astype(scale.dtype, copy=False)
+    with np.errstate(over="ignore"):
+        return (numbers.astype(np.float32) * wide).astype(scale.dtype, copy=False)
 
 
 def quantized(x: Array, encoding: Encoding, dtype: np.dtype[Any]) -> Array:

@@ -64,7 +64,7 @@ _QUANTIZERS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 
 
 def _stored(space: Workspace, name: str, codes: NDArray[Any], read: Parameters, wanted: str) -> str:
-    encoding = encoding_of(space, format_name(codes.dtype), read, codes.ndim)
+    encoding = encoding_of(space, format_name(codes.dtype), read, codes.shape)
     if encoding.scale is None or (read.zero_point and encoding.zero_point is None):
         return _plain(space, name, read, wanted or space.fresh(f"{name}_dequantized"))
     return add_weight(space, codes, encoding, names=(name, read.scale, wanted), wanted=wanted)
@@ -105,8 +105,8 @@ def _from_quantizer(space: Workspace, node: onnx.NodeProto, read: Parameters, wa
     kind = _code_type(space, node)
     own = space.array(before)
     if own is not None and node.op_type == "QuantizeLinear":
-        encoding = encoding_of(space, _lower(kind), read, own.ndim)
-        made_with = encoding_of(space, _lower(kind), parameters_of(space, node), own.ndim)
+        encoding = encoding_of(space, _lower(kind), read, own.shape)
+        made_with = encoding_of(space, _lower(kind), parameters_of(space, node), own.shape)
         if encoding.scale is not None and made_with.scale is not None:
             codes = quantized(own, made_with, helper.tensor_dtype_to_np_dtype(kind))
             names = (before, node.output[0])

@@ -14,6 +14,7 @@ from foldmark.graphs.reading.codes import decode
 from foldmark.graphs.reading.nodes import attributes
 from foldmark.graphs.reading.parameters import Parameters
 from foldmark.graphs.reading.qlinear import operand
+from foldmark.graphs.reading.scales import check_scale
 from foldmark.graphs.reading.workspace import Accumulator, Workspace
 
 __all__ = [
@@ -133,8 +134,11 @@ def write(space: Workspace, accumulator: Accumulator, wanted: str) -> None:
     known = [side.scale for side in sides if side.scale]
     rest = _without(accumulator.factors, known)
     combined = np.ones((), np.float32)
-    for array in (space.array(name) for name in rest):
-        combined = combined if array is None else combined * _flat(array)
+    for name in rest:
+        array = space.array(name)
+        if array is not None:
+            check_scale(space, name, array)
+            combined = combined * _flat(array)
     for scale in _without(tuple(known), list(accumulator.factors)):
         combined = combined / _fixed(space, node, scale)
     leftover = [space.value(name) for name in rest if space.array(name) is None]

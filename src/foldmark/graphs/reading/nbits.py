@@ -17,6 +17,7 @@ from foldmark.errors import OperatorNotSupported
 from foldmark.graphs.reading.arithmetic import format_name, is_integer
 from foldmark.graphs.reading.codes import add_weight
 from foldmark.graphs.reading.nodes import attributes
+from foldmark.graphs.reading.scales import check_scale
 from foldmark.graphs.reading.workspace import Workspace
 from foldmark.graphs.sites import Encoding
 
@@ -65,7 +66,9 @@ def matmul_nbits(space: Workspace, node: onnx.NodeProto) -> None:
     blocks = -(-rows // block_size)
     packed = space.need(node, 1).reshape(columns, -1)
     codes = unpacked(packed, bits, blocks * block_size)[:, :rows].T
-    scale = space.need(node, 2).reshape(columns, blocks).T
+    stored = space.need(node, 2)
+    check_scale(space, node.input[2], stored, in_blocks=True)
+    scale = stored.reshape(columns, blocks).T
     encoding = Encoding(
         format_name(codes.dtype),
         0,
@@ -101,6 +104,7 @@ def gather_block_quantized(space: Workspace, node: onnx.NodeProto) -> None:
     """
     given = attributes(node)
     data, scale = space.need(node, 0), space.need(node, 2)
+    check_scale(space, node.input[2], scale, in_blocks=True)
     zero = space.array(node.input[3]) if len(node.input) > 3 and node.input[3] else None
     axis = int(given.get("quantize_axis", 1)) % data.ndim
     block_size = int(given.get("block_size", 128))

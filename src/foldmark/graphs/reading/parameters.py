@@ -7,8 +7,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from foldmark.errors import InvalidScheme
 from foldmark.graphs.reading.arithmetic import dequantized
 from foldmark.graphs.reading.nodes import attributes
+from foldmark.graphs.reading.scales import check_fits, check_scale
 from foldmark.graphs.reading.workspace import Workspace
 from foldmark.graphs.sites import Encoding
 
@@ -38,9 +40,18 @@ class Parameters:
 
 
 def parameters_of(space: Workspace, node: onnx.NodeProto) -> Parameters:
-    """Return what a QuantizeLinear or DequantizeLinear node works with."""
+    """Return what a QuantizeLinear or DequantizeLinear node works with.
+
+    Raises InvalidScheme for a block size below 0.
+    """
     given = attributes(node)
     block_size = int(given.get("block_size", 0))
+    if block_size < 0:
+        raise InvalidScheme(
+            "a block of less than one element",
+            where=f"node {node.name or node.output[0]!r}",
+            got=f"block_size {block_size}",
+        )
     axis = int(given.get("axis", 1))
     per_tensor = not block_size and is_single(space, node.input[1])
     return Parameters(
@@ -74,18 +85,31 @@ def _content(space: Workspace, name: str) -> object:
     return (array.shape, array.dtype.name, array.tobytes())
 
 
-def encoding_of(space: Workspace, number_format: str, read: Parameters, rank: int = 0) -> Encoding:
+def encoding_of(
+    space: Workspace, number_format: str, read: Parameters, shape: tuple[int, ...] | None = None
+) -> Encoding:
     """Return the Encoding that a site with these parameters has.
 
     Args:
         space: the graph being rewritten.
         number_format: name of the codes' type.
         read: what the codes are read with.
-        rank: of the tensor, where it is known; a negative axis is then counted from the front.
+        shape: of the tensor, where it is known; a negative axis is then counted from the front.
+
+    Raises:
+        NonFiniteValue: the scale is not finite.
+        InvalidScheme: scale or zero point do not fit the tensor.
     """
-    axis = read.axis % rank if read.axis is not None and rank else read.axis
+    axis = read.axis
     scale = space.array(read.scale)
     zero_point = space.array(read.zero_point) if scale is not None else None
+    if scale is not None:
+        check_scale(space, read.scale, scale, in_blocks=bool(read.block_size))
+    if scale is not None and (shape is not None or axis is None):
+        known = shape if shape is not None else ()
+        check_fits(read.scale, scale, zero_point, known, axis=axis, block_size=read.block_size)
+    if axis is not None and shape:
+        axis %= len(shape)
     if scale is not None and axis is None:
         scale = scale.reshape(())
         zero_point = None if zero_point is None else zero_point.reshape(())

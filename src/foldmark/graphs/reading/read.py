@@ -15,6 +15,7 @@ from foldmark.graphs.matching.float_weights import FloatWeights
 from foldmark.graphs.matching.match import Match, match_weights
 from foldmark.graphs.matching.same_network import changed_constants, check_same_network
 from foldmark.graphs.reading.assembly import assemble, simulated_nodes, skeleton_nodes
+from foldmark.graphs.reading.complete import check_complete
 from foldmark.graphs.reading.half import widen
 from foldmark.graphs.reading.nodes import subgraphs
 from foldmark.graphs.reading.original import OriginalGraph
@@ -47,6 +48,8 @@ def read_quantized(
         NothingQuantized: no site was found.
         ModelsDiffer: the float model is another network.
         OperatorNotSupported: an operator on codes that no rule reads, by name.
+        NonFiniteValue: a scale that is not finite, by name and index.
+        InvalidScheme: a scale that does not fit its tensor, a node without what it needs.
     """
     quantized = with_float_outputs(quantized)
     original = None if float_model is None else OriginalGraph(float_model)
@@ -57,6 +60,7 @@ def read_quantized(
         if rule is None:
             space.copy(node)
         else:
+            check_complete(space, node)
             rule(space, node)
     for value in space.model.graph.output:
         space.value(value.name)
@@ -79,7 +83,8 @@ def read_quantized(
         check_same_network(known, skeleton, weights, matches)
         unmatched += tuple(changed_constants(known, skeleton, {d.after for d in drafts}))
     sites = _sites(skeleton, drafts, matches, float_model)
-    return QuantizedGraph(quantized, simulated, skeleton, sites, unmatched)
+    odd = tuple(space.odd_scales.values())
+    return QuantizedGraph(quantized, simulated, skeleton, sites, unmatched, odd)
 
 
 def _original(

@@ -14,6 +14,7 @@ from foldmark.graphs.reading.arithmetic import format_name
 from foldmark.graphs.reading.codes import add_weight, decode
 from foldmark.graphs.reading.integer import quantize_at_run_time
 from foldmark.graphs.reading.parameters import Parameters
+from foldmark.graphs.reading.scales import check_scale
 from foldmark.graphs.reading.workspace import Workspace
 from foldmark.graphs.sites import Encoding
 
@@ -42,6 +43,7 @@ def dynamic_quantize_lstm(space: Workspace, node: onnx.NodeProto) -> None:
 def _weight(space: Workspace, node: onnx.NodeProto, place: int, scale_place: int) -> str:
     codes = space.need(node, place).transpose(0, 2, 1)
     scale, zero = space.need(node, scale_place), space.need(node, scale_place + 1)
+    check_scale(space, node.input[scale_place], scale)
     encoding = _encoding(codes, scale, zero)
     return add_weight(space, codes, encoding, names=(node.input[place],))
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from foldmark.graphs.reading.arithmetic import format_name, is_integer
 from foldmark.graphs.reading.codes import add_weight
 from foldmark.graphs.reading.nodes import attributes
+from foldmark.graphs.reading.scales import check_scale
 from foldmark.graphs.reading.workspace import StoredWeight, Workspace
 from foldmark.graphs.sites import Encoding
 
@@ -44,6 +45,8 @@ def scale_stored(space: Workspace, node: onnx.NodeProto) -> bool:
         stored = space.stored.get(name)
         factor = None if stored is None else _factor(space, stored, other)
         if stored is not None and factor is not None:
+            given = space.array(other)
+            check_scale(space, other, factor if given is None else given)
             product = np.multiply if node.op_type == "Mul" else np.divide
             _carry(space, node, replace(stored, scale=product(stored.scale, factor)))
             return True

@@ -13,7 +13,7 @@ from foldmark.errors import OperatorNotSupported
 from foldmark.formats.onnx_tensor import tensor_array
 from foldmark.graphs.reading.nodes import used_inside
 from foldmark.graphs.reading.original import OriginalGraph
-from foldmark.graphs.sites import Encoding
+from foldmark.graphs.sites import Encoding, OddScale
 
 __all__ = [
     "Accumulator",
@@ -105,6 +105,8 @@ class Workspace:
         stored: constants on their way to be real.
         titles: what to call a value to the reader, where that is not its name.
         pending: values whose replacement is written when something first reads them.
+        given: names of the constants that the model came with.
+        odd_scales: scales that are no normal positive numbers, by name.
     """
 
     model: onnx.ModelProto
@@ -121,6 +123,8 @@ class Workspace:
     made: dict[str, onnx.NodeProto] = field(default_factory=dict)
     original: OriginalGraph | None = None
     pending: dict[str, Callable[[], None]] = field(default_factory=dict)
+    given: frozenset[str] = frozenset()
+    odd_scales: dict[str, OddScale] = field(default_factory=dict)
     _alias: dict[str, str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
 
@@ -130,6 +134,7 @@ class Workspace:
         space = cls(model, original=original)
         graph = model.graph
         space.constants = {tensor.name: tensor for tensor in graph.initializer}
+        space.given = frozenset(space.constants)
         for node in graph.node:
             for name in node.output:
                 space.producers[name] = node
