@@ -6,13 +6,16 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from numpy.typing import DTypeLike
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import quantization as ort_quantization
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
 from foldmark.errors import HostileFile
 from foldmark.formats.onnx_weights import read_onnx
+from foldmark.formats.source import FileBytes
 from foldmark.formats.stored import Artefact, StoredTensor
+from foldmark.formats.values import Array
 
 SEED = 20263
 ROWS, COLUMNS = 96, 40
@@ -235,3 +238,38 @@ def test_a_scale_that_does_not_fit(tmp_path: Path, scale_shape: tuple[int, ...])
     onnx.save(model_of(nodes, arrays), tmp_path / "m.onnx")
     with pytest.raises(HostileFile, match="does not fit"):
         read_onnx(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_weights_are_read_in_their_file_piece_by_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, beside: bool
+) -> None:
+    codes = np.random.default_rng(3).integers(-127, 128, (4096, 64)).astype(np.int8)
+    scale = np.random.default_rng(4).random(64).astype(np.float32)
+    model = model_of(
+        [
+            helper.make_node("DequantizeLinear", ["w", "s"], ["d"], axis=1),
+            helper.make_node("MatMul", ["x", "d"], ["y"]),
+        ],
+        {"w": codes, "s": scale},
+        (1, 4096),
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path, save_as_external_data=beside, location="m.data", size_threshold=0)
+    artefact = read_onnx(path)
+    (tensor,) = artefact.tensors
+    reads = []
+    read = FileBytes.array
+
+    def watched(self: FileBytes, dtype: DTypeLike, offset: int, count: int, what: str) -> Array:
+        reads.append((self.path.name, count))
+        return read(self, dtype, offset, count, what)
+
+    monkeypatch.setattr(FileBytes, "array", watched)
+    pieces = [values.codes for _, values in tensor.pieces(1000)]
+    np.testing.assert_array_equal(np.concatenate(pieces), codes)
+    assert {name for name, _ in reads} == {"m.data" if beside else "m.onnx"}
+    assert max(count for _, count in reads) <= 1000
+    content = tensor.spans[0].source.path.read_bytes()
+    for span, array in zip(tensor.spans, (codes, scale), strict=True):
+        assert content[span.offset : span.offset + span.nbytes] == array.tobytes()

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from foldmark.errors import FileUnreadable, FormatNotRecognised, HostileFile, TruncatedFile
 from foldmark.formats.onnx_external import IN_MEMORY, resolve_external
-from foldmark.formats.onnx_mapped import Buffer, without_weights
+from foldmark.formats.onnx_mapped import LARGE, Buffer, without_weights
 from foldmark.formats.onnx_tensor import check_inline, is_external, model_tensors
 
 __all__ = ["ModelSource", "read_mapped", "read_model", "read_structure"]
@@ -75,11 +75,15 @@ def read_structure(path: Path) -> onnx.ModelProto:
     return _parse(_file_bytes(path), path.parent, str(path), in_memory=-1)
 
 
-def read_mapped(source: ModelSource) -> onnx.ModelProto:
+def read_mapped(source: ModelSource, least: int = LARGE) -> onnx.ModelProto:
     """Return a model as `read_model` does, large weights left where they are in the file.
 
     `onnx_tensor.tensor_array` maps them. The model then takes little memory and is quickly
     copied; it is only of use while the file is there. Bytes and ModelProtos are read as ever.
+
+    Args:
+        source: where the model is.
+        least: bytes of a weight that is large.
     """
     if isinstance(source, onnx.ModelProto | bytes):
         return read_model(source)
@@ -87,7 +91,7 @@ def read_mapped(source: ModelSource) -> onnx.ModelProto:
     # A link's target lies in another folder, and a colon would read as a drive.
     if path.is_symlink() or ":" in path.name or "\\" in path.name:
         return read_structure(path)
-    data = without_weights(_file_bytes(path, _mapped), path.name)
+    data = without_weights(_file_bytes(path, _mapped), path.name, least)
     return _parse(data, path.parent, str(path), in_memory=-1)
 
 

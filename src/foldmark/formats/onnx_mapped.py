@@ -10,45 +10,47 @@ it costs nothing.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
-__all__ = ["Buffer", "without_weights"]
+__all__ = ["LARGE", "Buffer", "without_weights"]
 
 _GRAPH, _INITIALIZER, _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 7, 5, 9, 13, 14
-_LARGE = 1 << 16  # bytes; smaller ones are shapes and biases, read again and again
+LARGE: Final = 1 << 16  # bytes; smaller ones are shapes and biases, read again and again
 
 Buffer = bytes | memoryview
 Field = tuple[int, int, int, int]
 """(number, start of the field, start of its payload, end)."""
 
 
-def without_weights(data: Buffer, location: str) -> bytes:
+def without_weights(data: Buffer, location: str, least: int = LARGE) -> bytes:
     """Return a ModelProto's bytes whose large weights name a place in the file `location`.
 
-    data  the whole file
+    data   the whole file
+    least  bytes of a weight that is large
 
     Bytes that are no ModelProto come back as they are, for the reader to judge.
     """
     try:
-        return b"".join(_rewritten(data, location))
+        return b"".join(_rewritten(data, location, least))
     except ValueError:
         return bytes(data)
 
 
-def _rewritten(data: Buffer, location: str) -> Iterator[Buffer]:
+def _rewritten(data: Buffer, location: str, least: int) -> Iterator[Buffer]:
     """Yield the model's fields, the graph anew."""
     for number, start, payload, end in _fields(data, 0, len(data)):
         if number != _GRAPH:
             yield data[start:end]
             continue
-        graph = b"".join(_graph(data, payload, end, location))
+        graph = b"".join(_graph(data, payload, end, (location, least)))
         yield _tagged(_GRAPH, graph)
 
 
-def _graph(data: Buffer, start: int, end: int, location: str) -> Iterator[Buffer]:
+def _graph(data: Buffer, start: int, end: int, place: tuple[str, int]) -> Iterator[Buffer]:
     kept = start
     for number, first, payload, last in _fields(data, start, end):
-        if number == _INITIALIZER and last - payload >= _LARGE:
-            tensor = _tensor(data, payload, last, location)
+        if number == _INITIALIZER and last - payload >= place[1]:
+            tensor = _tensor(data, payload, last, place)
             if tensor:
                 yield data[kept:first]
                 yield _tagged(_INITIALIZER, tensor)
@@ -56,13 +58,14 @@ def _graph(data: Buffer, start: int, end: int, location: str) -> Iterator[Buffer
     yield data[kept:end]
 
 
-def _tensor(data: Buffer, start: int, end: int, location: str) -> bytes:
+def _tensor(data: Buffer, start: int, end: int, place: tuple[str, int]) -> bytes:
     """Return a TensorProto without its raw data; nothing where it has no large ones."""
+    location, least = place
     parts, raw = [], None
     for number, first, payload, last in _fields(data, start, end):
         if number in (_EXTERNAL_DATA, _DATA_LOCATION):
             return b""
-        if number == _RAW_DATA and last - payload >= _LARGE:
+        if number == _RAW_DATA and last - payload >= least:
             raw = payload, last - payload
         else:
             parts.append(bytes(data[first:last]))

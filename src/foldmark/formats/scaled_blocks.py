@@ -1,7 +1,9 @@
 """Codes with one scale, and perhaps one zero point, for each of a grid of blocks."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -9,7 +11,7 @@ import numpy as np
 from foldmark.formats.stored import Run
 from foldmark.formats.values import Array, PackedCodes, Values
 
-__all__ = ["Held", "Numbers", "ScaledBlocks"]
+__all__ = ["Derived", "Held", "Numbers", "ScaledBlocks"]
 
 
 class Numbers(Protocol):
@@ -55,6 +57,35 @@ class Held:
     def load(self) -> Array:
         """Return everything."""
         return self.array
+
+
+@dataclass(frozen=True, eq=False)
+class Derived:
+    """Numbers that are worked out when the first of them is asked for, and then held.
+
+    Attributes:
+        elements: how many numbers there are.
+        make: gives them all.
+    """
+
+    elements: int
+    make: Callable[[], Array]
+
+    @cached_property
+    def _held(self) -> Held:
+        return Held(self.make())
+
+    def read(self, first: int, last: int) -> Array:
+        """Return elements first..last in C order."""
+        return self._held.read(first, last)
+
+    def stored(self, first: int, last: int, shape: tuple[int, ...]) -> Array:
+        """Return elements first..last in C order."""
+        return self._held.stored(first, last, shape)
+
+    def load(self) -> Array:
+        """Return everything."""
+        return self._held.load()
 
 
 @dataclass(frozen=True, eq=False)

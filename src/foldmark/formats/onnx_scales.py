@@ -1,0 +1,64 @@
+"""Scales of activations that are none: zero, NaN, infinite, negative or subnormal."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import onnx
+
+from foldmark.formats.onnx_graph import Graph
+from foldmark.formats.onnx_tensor import tensor_array
+from foldmark.formats.values import Array
+
+__all__ = ["faulty_scales"]
+
+_SCALE_TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+# operator -> the inputs that are scales of activations
+_ACTIVATION_SCALES: Mapping[str, tuple[int, ...]] = {
+    "QuantizeLinear": (1,),
+    "DequantizeLinear": (1,),
+    "QLinearConv": (1, 6),
+    "QLinearMatMul": (1, 4, 6),
+    "QGemm": (1, 7),
+    "QLinearAdd": (1, 4, 6),
+    "QLinearMul": (1, 4, 6),
+}
+
+
+def faulty_scales(graph: Graph, weight_scales: set[int]) -> Iterator[str]:
+    """Name the scales of activations that are none.
+
+    Args:
+        graph: where to look.
+        weight_scales: ids of the tensors that weights have as scales: those are looked at there.
+    """
+    seen: set[int] = set()
+    for node in graph.nodes:
+        for place in _ACTIVATION_SCALES.get(node.op_type, ()):
+            scale = graph.constant(node, place)
+            if scale is None or id(scale) in weight_scales | seen:
+                continue
+            seen.add(id(scale))
+            if scale.data_type in _SCALE_TYPES:
+                fault = _fault_of(tensor_array(scale))
+                if fault:
+                    yield f"{node.op_type} {_called(node)!r}: its scale is {fault}"
+
+
+def _called(node: onnx.NodeProto) -> str:
+    return node.name or (node.output[0] if node.output else "")
+
+
+def _fault_of(scale: Array) -> str:
+    numbers = scale.astype(np.float32).reshape(-1)
+    normal = 2.0**-14 if scale.dtype == np.float16 else 2.0**-126
+    size = np.abs(numbers)
+    for fault, found in (
+        ("NaN: so is all behind it", np.isnan(numbers)),
+        ("infinite: every value becomes zero or NaN", np.isinf(numbers)),
+        ("zero: values are divided by it", numbers == 0),
+        ("negative, which tools do not agree on", numbers < 0),
+        (f"subnormal in {scale.dtype.name}: some tools flush it to zero", size < normal),
+    ):
+        if found.any():
+            return fault
+    return ""
