@@ -18,10 +18,12 @@ from foldmark.exact import packing as exact_packing
 from foldmark.exact.catalog import INT4, INT8, UINT4, UINT8
 from foldmark.exact.packing import HIGH_NIBBLE_FIRST, LOW_NIBBLE_FIRST
 from foldmark.exact.rule import Rule, Scaling
+from foldmark.kernels import dense
 from foldmark.kernels.blocks import RUN, Layout
 from foldmark.kernels.dense import dense_blocks
 from foldmark.kernels.fold import quantize_array
 from foldmark.kernels.packed import dequantize_packed, quantize_packed
+from foldmark.kernels.scratch import new_memory
 from foldmark.tensors.scheme import asymmetric, symmetric
 
 single = np.float32
@@ -63,6 +65,23 @@ def test_segments_around_the_lanes(rule: Rule, segment: int, extra: int) -> None
     values[5 % segment] = single(-7.5)  # a scale that makes ties of halves
     values[:segment] = np.rint(values[:segment] * 2) / 2
     assert folded(values, segment, rule) == oracle(values, segment, rule)
+
+
+@pytest.mark.parametrize("segment", [32, 33, 96, 128])
+@pytest.mark.parametrize("begin", [0, 1, 16, 32])
+def test_codes_past_the_cache(monkeypatch: pytest.MonkeyPatch, segment: int, begin: int) -> None:
+    # Wherever codes begin: such stores fault on a place that is no multiple of their size.
+    monkeypatch.setattr(dense, "_CACHE", 0)
+    values = np.random.default_rng(begin).standard_normal(5 * segment).astype(single)
+    blocks = dense_blocks(values, Layout.of(values, (segment,)), RULES["int8"])
+    room = new_memory(values.size + 64, np.int8)
+    room[:] = 99
+    target = room[begin : begin + values.size]
+    assert blocks is not None
+    assert blocks.fold(lambda place: target[place])
+    assert target.tolist() == oracle(values, segment, RULES["int8"])[0]
+    assert (room[:begin] == 99).all()
+    assert (room[begin + values.size :] == 99).all()
 
 
 @pytest.mark.parametrize("scaling", [Scaling.DIVIDE, Scaling.RECIPROCAL])

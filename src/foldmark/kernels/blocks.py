@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foldmark.errors import InvalidScheme
+from foldmark.kernels.scratch import new_memory
 
 __all__ = ["PIECE", "RUN", "Layout", "Piece", "grid_shape"]
 
@@ -113,7 +114,8 @@ class Layout:
     def empty(self, dtype: Any) -> NDArray[Any]:
         """Return a new array of the layout's shape whose memory is walked in the same order."""
         sizes = [self.shape[axis] for axis in self.order]
-        return np.empty(sizes, dtype).transpose(np.argsort(self.order))
+        flat = new_memory(prod(sizes), dtype)
+        return flat.reshape(sizes).transpose(np.argsort(self.order))
 
     def rows_of(self, array: NDArray[Any]) -> NDArray[Any] | None:
         """Return `array` as (rows, length) without copying; None where memory is not dense."""

@@ -8,7 +8,7 @@ Halves are widened a run at a time.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,9 @@ from foldmark.kernels.threads import each, share_of, thread_count
 from foldmark.kernels.zeros import zero_dtype
 
 __all__ = ["DenseBlocks", "dense_blocks"]
+
+_CACHE: Final = 8 << 20
+"""Bytes of codes beyond which they are written past the cache."""
 
 Target = Callable[[slice], Codes]
 
@@ -78,13 +81,16 @@ class _Runs:
         segment, count = self.layout.segment, self.scale.size
         blocks = max(1, _share(self.values) // segment)
         finite: list[bool] = []
+        past = _goes_past_the_cache(self.values, order)
 
         def run(first: int) -> None:
             last = min(first + blocks, count)
             place = slice(first * segment, min(last * segment, self.values.size))
             scale, zero_point = (t.reshape(-1)[first:last] for t in (self.scale, self.zero_point))
             numbers, codes = widened(self.values[place]), target(place)
-            finite.append(self.plain.fold(numbers, segment, scale, zero_point, codes, order, move))
+            finite.append(
+                self.plain.fold(numbers, segment, scale, zero_point, codes, order, move, past)
+            )
 
         each(run, range(0, count, blocks))
         return all(finite)
@@ -118,10 +124,12 @@ class _Parts:
         least, most = self.plain.low + moved, self.plain.high + moved
         steps, zeros = grid.step.astype(np.float32), grid.offset.astype(np.float32) + moved
 
+        past = _goes_past_the_cache(self.values, order)
+
         def write(part: tuple[int, slice]) -> None:
             block, place = part
             numbers, codes = widened(self.values[place]), target(place)
-            codes_of_one_block(numbers, steps[block], zeros[block], least, most, codes, order)
+            codes_of_one_block(numbers, steps[block], zeros[block], least, most, codes, order, past)
 
         each(write, self.parts[::-1])
         return True
@@ -143,6 +151,11 @@ class _Parts:
 
     def parameters(self) -> tuple[Floats, NDArray[Any]]:
         return self.layout.from_table(self.scale), self.layout.from_table(self.zero_point)
+
+
+def _goes_past_the_cache(values: Floats, order: Order) -> bool:
+    """Say whether there are so many codes that none would still be in the cache at the end."""
+    return values.size >> bool(order) >= _CACHE
 
 
 def _share(values: Floats) -> int:

@@ -19,7 +19,7 @@ from foldmark.kernels.fold import quantize_array
 from foldmark.kernels.lanes import Order
 from foldmark.kernels.numbers import is_plain, numbers_from
 from foldmark.kernels.packing import Bytes, pack, unpack, unpack_into
-from foldmark.kernels.scratch import scratch
+from foldmark.kernels.scratch import new_memory, scratch
 from foldmark.kernels.unfolding import unfolded
 
 __all__ = ["PackedGroup", "dequantize_packed", "quantize_packed"]
@@ -55,7 +55,7 @@ def quantize_packed(
     straight = order and walk.segment % 2 == 0 and values.flags.c_contiguous
     fits = rule.codes.bits <= layout.bits
     blocks = dense_blocks(values, walk, rule) if straight and fits else None
-    packed = np.empty(values.size // 2, np.uint8)
+    packed = new_memory(values.size // 2, np.uint8)
     if blocks is None or not blocks.fold(lambda place: packed[_halved(place)], order, offset):
         group = quantize_array(values, block, rule)
         return PackedGroup(pack(group.codes, layout, offset), group.scale, group.zero_point)

@@ -53,8 +53,9 @@ __all__ = ["Plain", "plain"]
 
 Singles = NDArray[np.float32]
 Numbers = tuple[np.float32, ...]
-_BATCH = 1 << 13
-"""Elements whose ranges are found before their codes: they stay in the first cache."""
+_BATCH = 1 << 15
+"""Elements whose ranges are found before their codes: 128 kB of float32, which stay in any second
+cache and are a stretch long enough for the processor to foresee what is read next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ class Plain:
         codes: Codes,
         order: Order = (),
         move: int = 0,
+        past: bool = False,
     ) -> bool:
         """Fold whole blocks that follow one another; say whether all numbers were finite.
 
@@ -92,6 +94,7 @@ class Plain:
         scale, zero_point  (ceil(n / segment),)  written, like the codes
         codes              (n,), or (n / 2,) bytes in the order of `lanes`
         move               added to every code
+        past               whether to write codes past the cache: nobody reads them soon
 
         Where a number was not finite, what was written means nothing.
         """
@@ -124,6 +127,7 @@ class Plain:
             scratch("asks", (batch,), np.int32),
             scale,
             zero_point,
+            past,
             order,
             codes,
         )
@@ -206,6 +210,7 @@ def _fold(
     asks: NDArray[np.int32],
     scale: Singles,
     zero_point: NDArray[Any],
+    past: bool,
     order: Order,
     codes: Codes,
 ) -> bool:
@@ -229,11 +234,33 @@ def _fold(
         )
         if reciprocal:
             fold_blocks_by_products(
-                values, segment, first, steps, zeros, factors, asks, low, high, order, codes
+                values,
+                segment,
+                first,
+                steps,
+                zeros,
+                factors,
+                asks,
+                low,
+                high,
+                past,
+                order,
+                codes,
             )
         else:
             fold_blocks_by_quotients(
-                values, segment, first, steps, zeros, factors, asks, low, high, order, codes
+                values,
+                segment,
+                first,
+                steps,
+                zeros,
+                factors,
+                asks,
+                low,
+                high,
+                past,
+                order,
+                codes,
             )
     return finite
 

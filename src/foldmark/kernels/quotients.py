@@ -48,6 +48,7 @@ def codes_of_one_block(
     high: np.float32,
     codes: Codes,
     order: Order = (),
+    past: bool = False,
 ) -> None:
     """Write round(values / step) + zero, ties to even, held in low..high.
 
@@ -55,13 +56,14 @@ def codes_of_one_block(
     step    finite, not 0
     zero    a whole number
     codes   (n,)  dense, of at most 16 bits; or (n / 2,) bytes of two codes: see `lanes`
+    past    whether to write codes past the cache
     """
     usable = SMALLEST <= step <= LARGEST and abs(zero) <= _LARGEST_ZERO
     steps, zeros = np.array([step], np.float32), np.array([zero], np.float32)
     with np.errstate(over="ignore"):
         factors = np.float32(1) / steps
     asks = np.array([HOLD if usable else DIVIDE], np.int32)
-    _codes_of_one_block(values, steps, zeros, factors, asks, low, high, order, codes)
+    _codes_of_one_block(values, steps, zeros, factors, asks, low, high, past, order, codes)
 
 
 @compiled
@@ -73,9 +75,10 @@ def _codes_of_one_block(
     asks: NDArray[np.int32],
     low: np.float32,
     high: np.float32,
+    past: bool,
     order: Order,
     codes: Codes,
 ) -> None:
     fold_blocks_by_quotients(
-        values, values.size, 0, steps, zeros, factors, asks, low, high, order, codes
+        values, values.size, 0, steps, zeros, factors, asks, low, high, past, order, codes
     )

@@ -1,14 +1,24 @@
-"""Buffers that each thread keeps: fresh memory costs more than the arithmetic done in it."""
+"""Memory to write to: new, or a buffer that each thread keeps, as fresh memory has its price."""
 
 from threading import local
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["scratch"]
+__all__ = ["new_memory", "scratch"]
 
 _kept = local()
+_LINE: Final = 64
+"""Bytes that a processor moves at a time: lines of its cache."""
+
+
+def new_memory(count: int, dtype: DTypeLike) -> NDArray[Any]:
+    """Return a new flat array that begins with a cache line, as stores past the cache ask for."""
+    size = count * np.dtype(dtype).itemsize
+    room = np.empty(size + _LINE, np.uint8)
+    begin = -room.ctypes.data % _LINE
+    return room[begin : begin + size].view(dtype)
 
 
 def scratch(purpose: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
