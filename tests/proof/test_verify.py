@@ -11,6 +11,7 @@ from tests.models.store import built
 from tests.proof import small
 
 from foldmark.cli.main import run
+from foldmark.cli.verify_text import wrapped
 from foldmark.proof.document import proof_document
 from foldmark.proof.kernels import Executor
 from foldmark.proof.sentences import integer_sentence, verdict
@@ -207,3 +208,12 @@ def test_pairs_are_scored_and_drawn_together(files, tmp_path, capsys):
     assert "multiple of 3" in capsys.readouterr().err
     assert run(arguments(files, "dynamic")) == 2  # no score: labels must be classes
     assert "one integer per sample" in capsys.readouterr().err
+
+
+def test_a_long_reason_goes_on_under_its_words():
+    reason = "ONNX Runtime's CPU has no integer kernel for InstanceNormalization"
+    lines = wrapped(f"Quantized, yet run in float\n   12 InstanceNormalization: {reason}").split(
+        "\n"
+    )
+    assert [len(line) <= 80 for line in lines] == [True] * 3
+    assert lines[2].startswith(" " * 6) and not lines[2].startswith(" " * 7)

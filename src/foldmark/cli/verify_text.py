@@ -69,10 +69,19 @@ def markdown(proof: Proof) -> str:
 
 
 def wrapped(part: str) -> str:
-    """Return the part with its long lines broken at spaces; tables are short enough already."""
-    return "\n".join(
-        textwrap.fill(line, _WIDTH) if len(line) > _WIDTH else line for line in part.split("\n")
-    )
+    """Return the part with its long lines broken at spaces; tables are short enough already.
+
+    What follows an indented count ("   4 Mul: ...") goes on under its words.
+    """
+    return "\n".join(map(_filled, part.split("\n")))
+
+
+def _filled(line: str) -> str:
+    if len(line) <= _WIDTH:
+        return line
+    words = line.lstrip(" 0123456789,")
+    later = " " * (len(line) - len(words)) if line.startswith(" ") else ""
+    return textwrap.fill(line, _WIDTH, subsequent_indent=later)
 
 
 def _markdown_table(header: Row, rows: Sequence[Row]) -> str:

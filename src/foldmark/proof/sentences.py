@@ -8,10 +8,10 @@ from foldmark.runtimes.timing import Comparison
 __all__ = ["bound_sentence", "integer_sentence", "quality_words", "saturation_sentence", "verdict"]
 
 _HOW = {
-    Executor.FLOAT: "they ran in float, on weights that are float",
-    Executor.FLOAT_DECODED: "they ran in float, on weights decoded when the model loads",
-    Executor.FLOAT_DEQUANTIZED: "they ran in float, on weights dequantized at every run",
-    Executor.FLOAT_UNPACKED: "they ran in float, on weights unpacked inside the kernel",
+    Executor.FLOAT: "in float, on weights that are float",
+    Executor.FLOAT_DECODED: "in float, on weights decoded when the model loads",
+    Executor.FLOAT_DEQUANTIZED: "in float, on weights dequantized at every run",
+    Executor.FLOAT_UNPACKED: "in float, on weights unpacked inside the kernel",
 }
 
 
@@ -72,10 +72,10 @@ def _integer_words(kernels: Kernels) -> str:
     ]
     how = " and ".join(_HOW[each] for each in others)
     if share == 0:
-        return f"No multiply-accumulate of the weights ran on integers: {how}."
+        return f"No multiply-accumulate of the weights ran on integers: they ran {how}."
     return (
         f"{100 * share:.1f} % of the weights' multiply-accumulates ran on integers; "
-        f"of the rest, {how}."
+        f"the rest ran {how}."
     )
 
 
