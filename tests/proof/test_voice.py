@@ -34,7 +34,7 @@ def test_three_claims(quantized):
     assert proof.size.total < proof.float_size.total
     # Its state comes in with every window: a sample is a run of its own.
     assert [speed.samples for speed in proof.speeds] == [1]
-    assert 0 < proof.kernels.integer_share <= 1
+    assert proof.kernels.integer_share == 1  # the LSTM too, whose weights the graph computes
     assert sum(line.size for line in proof.size.lines) == proof.size.total
 
 

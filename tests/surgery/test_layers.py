@@ -84,6 +84,68 @@ def test_lstm_beside_products_in_static():
     assert np.linalg.norm(other - real) < 0.05 * np.linalg.norm(real)
 
 
+def with_computed_weights(branches):
+    """The LSTM as torch exports it: its gates are reordered in the graph, in each branch anew."""
+    plain = lstm(bias=False)
+    w, r = (numpy_helper.to_array(each)[0] for each in plain.graph.initializer)
+    stored = {"ih": np.roll(w, HIDDEN, 0), "hh": np.roll(r, HIDDEN, 0)}
+    stored |= {"a": [0], "b": [HIDDEN], "c": [4 * HIDDEN], "axis": [0]}
+
+    def nodes(name, result):
+        made = []
+        for source in ("ih", "hh"):
+            for at, ends in (("tail", ("b", "c")), ("head", ("a", "b"))):
+                part = f"{name}_{source}_{at}"
+                made.append(helper.make_node("Slice", [source, *ends, "axis"], [part]))
+            parts = [f"{name}_{source}_tail", f"{name}_{source}_head"]
+            made.append(helper.make_node("Concat", parts, [f"{name}_{source}_turned"], axis=0))
+            inside = [f"{name}_{source}_turned", "axis"]
+            made.append(helper.make_node("Unsqueeze", inside, [f"{name}_{source}"]))
+        inputs = ["x", f"{name}_ih", f"{name}_hh"]
+        return [
+            *made,
+            helper.make_node("LSTM", inputs, [result], f"{name}_rnn", hidden_size=HIDDEN),
+        ]
+
+    stored = {
+        name: np.asarray(array, np.float32 if len(name) == 2 else np.int64)
+        for name, array in stored.items()
+    }
+    if not branches:
+        return nets.net(nodes("only", "y"), stored, (5, "n", INNER), 4)
+    graphs = {}
+    for name in ("then", "else"):
+        out = helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT, None)
+        graphs[f"{name}_branch"] = helper.make_graph(nodes(name, f"{name}_y"), name, [], [out])
+    chosen = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], keepdims=0),
+        helper.make_node("Greater", ["mean", "zero"], ["positive"]),
+        helper.make_node("If", ["positive"], ["y"], "if", **graphs),
+    ]
+    stored["zero"] = np.zeros((), np.float32)
+    return nets.net(chosen, stored, (5, "n", INNER), 4)
+
+
+@pytest.mark.parametrize("branches", [False, True])
+def test_weights_that_follow_from_constants(branches):
+    """As if they were stored: the same codes, once for both branches, no float weight left."""
+    feeds = {"x": nets.random(5, 3, INNER, seed=4)}
+    plain = quantize_model(lstm(bias=False), DYNAMIC).model
+    made = quantize_model(with_computed_weights(branches), DYNAMIC)
+    assert len(made.account.done) == 1 + branches
+    stored = {each.name: numpy_helper.to_array(each) for each in made.model.graph.initializer}
+    codes = [array for array in stored.values() if array.dtype == np.int8 and array.ndim == 3]
+    assert len(codes) == 2
+    expected = [numpy_helper.to_array(each) for each in plain.graph.initializer]
+    for array in codes:
+        assert any(np.array_equal(array, each) for each in expected)
+    assert not any(a.dtype == np.float32 and a.size > 4 * HIDDEN for a in stored.values())
+    for sign in (1, -1):
+        fed = {"x": sign * np.abs(feeds["x"])}
+        real, own = (Session(each).run(fed)["y"] for each in (plain, made.model))
+        assert np.array_equal(real, own)
+
+
 @pytest.mark.parametrize(
     ("model", "words"),
     [

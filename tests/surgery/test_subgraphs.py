@@ -16,6 +16,7 @@ from foldmark.recipes.quantize import quantize_model
 from foldmark.recipes.recipe import Recipe
 from foldmark.runtimes.batches import open_data
 from foldmark.runtimes.onnxruntime import Session
+from foldmark.runtimes.profile import execute
 
 WEIGHT = nets.random(16, 16) / 4
 
@@ -175,3 +176,31 @@ def test_ranges_saved_earlier_serve_inside(tmp_path):
     again = quantize_model(model, Recipe(), ranges=ranges)
     direct = quantize_model(model, Recipe(), samples(64))
     assert again.model.SerializeToString() == direct.model.SerializeToString()
+
+
+def test_a_branch_that_reads_a_convolution_reads_its_codes():
+    """What a branch reads in float would keep the convolution before it from running on codes."""
+
+    def branch(name, operator):
+        out = value(f"{name}_y")
+        node = helper.make_node(operator, ["r"], [f"{name}_y"])
+        return helper.make_graph([node], name, [], [out])
+
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], keepdims=0),
+        helper.make_node("Greater", ["mean", "zero"], ["positive"]),
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv"),
+        helper.make_node("Relu", ["c"], ["r"], "relu"),
+        helper.make_node("If", ["positive"], ["y"], "if",
+                         then_branch=branch("then", "Identity"), else_branch=branch("else", "Neg")),
+    ]  # fmt: skip
+    stored = {"w": nets.random(4, 3, 3, 3), "zero": np.zeros((), np.float32)}
+    model = nets.net(nodes, stored, ("n", 3, 8, 8), 4)
+    feeds = {"x": nets.random(8, 3, 8, 8, seed=3)}
+    made = quantize_model(model, Recipe(), [feeds]).model
+    ran = execute(made, feeds)
+    assert [node.operator for node in ran.nodes if "Conv" in node.operator] == ["QLinearConv"]
+    for sign in (1, -1):
+        fed = {"x": sign * np.abs(feeds["x"])}
+        real, other = (Session(each).run(fed)["y"] for each in (model, made))
+        assert np.linalg.norm(other - real) < 0.05 * np.linalg.norm(real)

@@ -14,6 +14,7 @@ from onnx import helper
 from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_INT8, ONNXRUNTIME_WEIGHT_UINT8
 from foldmark.surgery.account import Account, Done, Left
 from foldmark.surgery.choice import Selection
+from foldmark.surgery.constants import computed_constant, drop_unread
 from foldmark.surgery.editor import Editor, Scope, array_of, attribute, node_name
 from foldmark.surgery.weights import Coded, coded
 
@@ -45,6 +46,10 @@ def quantize_layers(
             made += new
         editor.replace_nodes(scope, made)
     editor.reopen()
+    if any(done.operator in _HOW for done in account.done):
+        for scope in reversed(list(editor.scopes())):
+            drop_unread(scope, editor)
+        editor.reopen()
 
 
 def _lstm(
@@ -52,7 +57,7 @@ def _lstm(
 ) -> list[onnx.NodeProto] | str:
     """Return DynamicQuantizeLSTM; W and R are stored as (directions, in, 4 hidden)."""
     inputs = _padded(node.input, 8)
-    weights = [_constant(scope, name) for name in inputs[1:3]]
+    weights = [_followed(scope, name, editor) for name in inputs[1:3]]
     if any(each is None for each in weights):
         return "its weights are computed"
     if attribute(node, "layout", 0):
@@ -65,10 +70,12 @@ def _lstm(
         assert weight is not None
         turned = np.ascontiguousarray(weight.transpose(0, 2, 1))
         codes, scale, zero = _directions(turned, per_channel)
-        stored.append(_kept(scope, editor, f"{name}_quantized", codes))
+        # Both branches of an If may compute the same weights: stored outside, they are kept once.
+        home = scope if scope.find(name) is not None else editor.root
+        stored.append(_kept(home, editor, f"{name}_quantized", codes))
         parameters += [
-            _kept(scope, editor, f"{name}_scale", scale),
-            _kept(scope, editor, f"{name}_zero_point", zero),
+            _kept(home, editor, f"{name}_scale", scale),
+            _kept(home, editor, f"{name}_zero_point", zero),
         ]
     made = helper.make_node(
         "DynamicQuantizeLSTM",
@@ -185,7 +192,22 @@ def _stored(
 
 
 def _kept(scope: Scope, editor: Editor, name: str, array: NDArray[np.generic]) -> str:
+    """Store an array and return its name; one that lies there already is not stored again."""
+    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+    changeable = {value.name for value in scope.graph.input}
+    for other, tensor in scope.stored.items():
+        alike = (tensor.data_type, tuple(tensor.dims)) == (kind, array.shape)
+        if alike and other not in changeable and np.array_equal(array_of(tensor), array):
+            return other
     return scope.add(editor.fresh(name), array)
+
+
+def _followed(scope: Scope, name: str, editor: Editor) -> Floats | None:
+    """Return a weight, one that is computed from constants included."""
+    found = computed_constant(name, scope, editor) if name else None
+    if found is None or found.dtype != np.float32:
+        return None
+    return found.astype(np.float32, copy=False)
 
 
 def _constant(scope: Scope, name: str) -> Floats | None:

@@ -9,8 +9,8 @@ from onnx import version_converter
 
 from foldmark.errors import BadInput, NotSupported
 from foldmark.graphs.apart import with_weights_apart
-from foldmark.runtimes.onnxruntime import Session
 from foldmark.surgery.account import Account
+from foldmark.surgery.constants import computed_constant
 from foldmark.surgery.editor import Editor, array_of, attribute, consumers, node_name
 
 __all__ = ["fold_batch_norms", "fold_pads", "raise_opset", "refuse_quantized"]
@@ -21,7 +21,6 @@ _QUANTIZED = {
     *("DynamicQuantizeMatMul", "MatMulIntegerToFloat", "DynamicQuantizeLSTM"),
 }
 _CODES = {onnx.TensorProto.INT8, onnx.TensorProto.UINT8}
-_LONGEST_COMPUTATION = 64
 _IR_FOR_OPSET = {13: 7, 17: 8, 19: 9, 21: 10}
 
 
@@ -148,11 +147,11 @@ def fold_pads(editor: Editor, account: Account) -> None:
 def _zero_pads(node: onnx.NodeProto, editor: Editor) -> list[int] | None:
     """Return a Pad's spatial pads (begins, then ends) when it pads with zeros there alone."""
     mode = next((a.s for a in node.attribute if a.name == "mode"), b"constant")
-    found = computed_constant(node.input[1], editor) if len(node.input) > 1 else None
+    found = computed_constant(node.input[1], editor.root, editor) if len(node.input) > 1 else None
     if mode != b"constant" or found is None or (len(node.input) > 3 and node.input[3]):
         return None
     if len(node.input) > 2 and node.input[2]:
-        value = computed_constant(node.input[2], editor)
+        value = computed_constant(node.input[2], editor.root, editor)
         if value is None or value.any():
             return None
     pads = [int(n) for n in found.ravel()]
@@ -161,39 +160,6 @@ def _zero_pads(node: onnx.NodeProto, editor: Editor) -> list[int] | None:
     if axes < 3 or any(begins[:2]) or any(ends[:2]) or min(pads) < 0:
         return None
     return [*begins[2:], *ends[2:]]
-
-
-def computed_constant(name: str, editor: Editor) -> NDArray[np.generic] | None:
-    """Return a value that follows from constants alone, by running what computes it; else None.
-
-    Exporters write shapes and paddings as small computations on constants.
-    """
-    root = editor.root
-    if name in root.stored:
-        return np.asarray(array_of(root.stored[name]))
-    makers = {output: node for node in root.graph.node for output in node.output}
-    wanted, needed, stored = [name], set[str](), set[str]()
-    while wanted:
-        each = wanted.pop()
-        if not each or each in root.stored:
-            stored |= {each} & root.stored.keys()
-        elif each not in makers or len(needed) > _LONGEST_COMPUTATION:
-            return None
-        elif each not in needed:
-            needed |= set(makers[each].output)
-            wanted += makers[each].input
-    nodes = [node for node in root.graph.node if needed & set(node.output)]
-    model = onnx.ModelProto(ir_version=editor.model.ir_version)
-    model.opset_import.extend(editor.model.opset_import)
-    model.graph.name = "constants"
-    model.graph.node.extend(nodes)
-    made = {output for node in nodes for output in node.output}
-    model.graph.initializer.extend(
-        onnx.numpy_helper.from_array(np.asarray(array_of(root.stored[each])), each)
-        for each in stored - made
-    )
-    model.graph.output.append(onnx.ValueInfoProto(name=name))
-    return Session(model, threads=1).run({})[name]
 
 
 def _auto_padded(conv: onnx.NodeProto) -> bool:

@@ -286,14 +286,27 @@ def _reading_pairs(node: onnx.NodeProto, names: set[str], work: _Work) -> onnx.N
         name in work.dequantized and name in work.plan.pairs and (is_product or name in chained)
         for name in node.input
     ]
-    if not any(reads):
-        return node
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
+    _capture_pairs(
+        copy, {name: work.dequantized[name] for name in chained & work.dequantized.keys()}
+    )
     for index, read in enumerate(reads):
         if read:
             copy.input[index] = work.dequantized[copy.input[index]]
     return copy
+
+
+def _capture_pairs(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
+    """Let what a node's own graphs read from outside be what the pairs give."""
+    for each in node.attribute:
+        for graph in (*([each.g] if each.HasField("g") else []), *each.graphs):
+            for inner in graph.node:
+                for index, name in enumerate(inner.input):
+                    inner.input[index] = renamed.get(name, name)
+                _capture_pairs(inner, renamed)
+            for value in graph.output:
+                value.name = renamed.get(value.name, value.name)
 
 
 def _keep_outputs(scope: Scope, work: _Work) -> None:
