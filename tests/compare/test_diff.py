@@ -163,6 +163,22 @@ def test_fused_rows(tmp_path: Path) -> None:
     assert evidence.startswith("made of")
 
 
+@pytest.mark.parametrize("whole_is_left", [False, True])
+@pytest.mark.parametrize("ggml", [False, True])
+def test_fused_gate_and_up(tmp_path: Path, whole_is_left: bool, ggml: bool) -> None:
+    parts = [RNG.normal(size=(24, 32)).astype(np.float32) for _ in range(2)]
+    names = [f"model.layers.0.mlp.{p}_proj.weight" for p in ("gate", "up")]
+    whole = {"layers.0.mlp.gate_up_proj.weight": np.concatenate(parts)}
+    apart = dict(zip(names, parts, strict=True))
+    if ggml:
+        apart = {f"blk.0.ffn_{n}.weight": p for n, p in zip(("gate", "up"), parts, strict=True)}
+    evidence = arranged(tmp_path, *((whole, apart) if whole_is_left else (apart, whole)))
+    if whole_is_left:
+        assert evidence == [f"made of {', '.join(map(repr, apart))} (cosine 1.0000)"]
+    else:
+        assert [each.split(" of ")[0] for each in evidence] == ["the first 24", "rows 24 to 47"]
+
+
 def test_parts_of_a_fused_weight(tmp_path: Path) -> None:
     parts = [RNG.normal(size=(rows, 32)).astype(np.float32) for rows in (16, 8, 8)]
     names = [f"layers.0.self_attn.{p}_proj.weight" for p in "qkv"]
