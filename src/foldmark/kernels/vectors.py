@@ -16,6 +16,7 @@ from llvmlite import ir
 from numba.core import cgutils
 
 __all__ = [
+    "BIT",
     "LANES",
     "NUMBERS",
     "SINGLE",
