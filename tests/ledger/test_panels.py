@@ -5,6 +5,7 @@ import pytest
 
 from foldmark.ledger.panels import Panels
 from foldmark.ledger.replay import Integral
+from foldmark.ledger.stretch import Stretch
 
 KINKS = np.array([0.137, 0.611, 0.613, 0.88])
 
@@ -18,11 +19,11 @@ def slope(t: np.ndarray) -> np.ndarray:
     return 3 * t**2 + (t[:, None] > KINKS).sum(1)
 
 
-def add(points: np.ndarray, shares: np.ndarray, onto: Integral | None) -> Integral:
+def add(stretch: Stretch, times: int, onto: Integral | None) -> Integral:
     before = 0.0 if onto is None else onto.entries["s"]
     taken = 0 if onto is None else onto.nodes
-    nodes = taken + int(np.sign(shares).sum())
-    return Integral(nodes, {}, {"s": before + float(slope(points) @ shares)})
+    moved = times * float(slope(stretch.points) @ stretch.shares)
+    return Integral(taken + times * stretch.nodes, {}, {"s": before + moved})
 
 
 def test_splitting_closes_in_on_the_kinks() -> None:
@@ -45,9 +46,22 @@ def test_splitting_closes_in_on_the_kinks() -> None:
 
 
 def test_a_smooth_path_needs_no_split() -> None:
-    def smooth(points: np.ndarray, shares: np.ndarray, onto: Integral | None) -> Integral:
+    def smooth(stretch: Stretch, times: int, onto: Integral | None) -> Integral:
         before = 0.0 if onto is None else onto.total
-        return Integral(0, {}, {"s": before + float(3 * points**2 @ shares)})
+        return Integral(
+            0, {}, {"s": before + times * float(3 * stretch.points**2 @ stretch.shares)}
+        )
 
     panels = Panels(lambda t: t**3, smooth, (0.0, 1.0))
     assert abs(panels.left) < 1e-12
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 7, 16])
+def test_a_node_lies_in_the_part_of_the_path_that_it_stands_for(nodes: int) -> None:
+    stretch = Stretch(nodes, 0.25, 0.75)
+    assert stretch.ends[0] == 0.25
+    assert stretch.ends[-1] == 0.75
+    np.testing.assert_allclose(np.diff(stretch.ends), stretch.shares, rtol=1e-12)
+    assert np.all(stretch.ends[:-1] < stretch.points)
+    assert np.all(stretch.points < stretch.ends[1:])
+    assert stretch.points @ stretch.shares == pytest.approx((0.75**2 - 0.25**2) / 2)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from foldmark.cli.progress import shown_progress
+from foldmark.cli.progress import shown_share
 from foldmark.errors import OutputExists
 from foldmark.graphs.bypass import left_in_float
 from foldmark.graphs.sites import Site, SiteKind
@@ -67,7 +67,7 @@ def _tell(folder: Path) -> None:
     labels = np.load(folder / "labels.npy")
     with np.load(folder / "held_out.npz") as arrays:
         feeds = dict(arrays)
-    with shown_progress("explaining") as advance:
+    with shown_share("explaining") as advance:
         report = explain(
             exact,
             quantized,
@@ -75,7 +75,7 @@ def _tell(folder: Path) -> None:
             labels=labels,
             samples=_SAMPLES,
             batch_size=_SAMPLES // 4,
-            on_samples=advance,
+            on_progress=advance,
         )
     click.echo(_INTRODUCTION)
     click.echo(str(report))

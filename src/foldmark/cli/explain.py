@@ -6,7 +6,7 @@ import click
 
 from foldmark.cli.data_option import DATA_HELP, LABELS_HELP, parse_data, parse_labels
 from foldmark.cli.json_option import JSON_HELP, check_json, write_json
-from foldmark.cli.progress import shown_progress
+from foldmark.cli.progress import shown_share
 from foldmark.ledger.metrics import Metric
 from foldmark.report.explain import explain
 
@@ -64,7 +64,7 @@ def command(
     source = parse_data(data)
     given, label_name = parse_labels(labels)
     check_json(json_file, [*models, given, source if isinstance(source, Path) else None])
-    with shown_progress("explaining") as advance:
+    with shown_share("explaining") as advance:
         report = explain(
             exact,
             quantized,
@@ -75,7 +75,7 @@ def command(
             samples=samples,
             batch_size=batch_size,
             label_name=label_name,
-            on_samples=advance,
+            on_progress=advance,
         )
     if json_file is not None:
         write_json(report.to_json(), json_file)

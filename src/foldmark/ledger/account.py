@@ -1,6 +1,6 @@
 """The account: every site's entry, and the lines that close it against what was measured."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -16,8 +16,10 @@ from foldmark.ledger.facts import SiteFactsCollector
 from foldmark.ledger.flips import FlipFinder, LabelReport
 from foldmark.ledger.models import Models, Way, is_constant
 from foldmark.ledger.panels import Panels
+from foldmark.ledger.progress import Progress
 from foldmark.ledger.replay import Integral, Recording, Replay
 from foldmark.ledger.softmax import SoftmaxGain, SoftmaxGains
+from foldmark.ledger.stretch import Stretch
 from foldmark.ledger.tally import SiteTally
 from foldmark.ledger.targets import BatchTarget, Ruler
 from foldmark.runtimes.batches import Batch, Data
@@ -28,15 +30,22 @@ TOLERANCE = 1e-4
 """Largest |closure - 1| that the quadrature may leave."""
 
 _FIRST_NODES = 2
-# So many nodes over the whole path at most, and while more of them make what is left so much less.
+# So many nodes over the whole path at most, and beyond a few only while more of them make what is
+# left so much less.
 _MOST_NODES = 16
+_MOST_STUCK = 4
 _HELPED = 0.5
 # Runs over panels: few when what is left is small beside the changes of single samples: where
 # those cancel, their sum is a bad measure.
 _MOST_RUNS = 240
 _FEW_RUNS = 40
+# What batches leave may add up, and the larger of two sizes is at most twice the mean.
+_OWN = 0.5
 # Below this part of the tolerance the next batch tries with fewer nodes.
 _EASY = 0.2
+# So much of a batch's time is spent when it is recorded, and when it is integrated as well.
+_RECORDED = 0.1
+_INTEGRATED = 0.9
 # What goes on inside (born or arrived, softmax gains) is looked at in so many samples.
 _INNER_SAMPLES = 32
 # And whether the replay is the quantized model in so many.
@@ -101,7 +110,7 @@ class AccountTaker:
     Args:
         models: the two models.
         choice: what is compared.
-        on_batch: called after each batch with its number of samples.
+        progress: is told the share of the samples that is done.
 
     Attributes:
         refused: why there is no derivative; sites are then switched off one at a time, and an
@@ -113,12 +122,12 @@ class AccountTaker:
         self,
         models: Models,
         choice: MetricChoice,
-        on_batch: Callable[[int], None] = lambda _: None,
+        progress: Progress | None = None,
     ) -> None:
         self._models = models
         self._choice = choice
         self._ruler = Ruler(choice)
-        self._on_batch = on_batch
+        self._progress = progress or Progress()
         self._tallies: dict[str, SiteTally] = {}
         self._softmaxes: dict[str, SoftmaxGains] = {}
         self._sums = _Sums()
@@ -133,14 +142,16 @@ class AccountTaker:
         """Run over the data once and return the account."""
         began = perf_counter()
         for number, batch in enumerate(data.batches(batch_size)):
-            self._add(number, batch)
-            self._on_batch(batch.samples)
+            span = batch.first / data.samples, (batch.first + batch.samples) / data.samples
+            with self._progress.part(*span):
+                self._add(number, batch)
         return self._closed(perf_counter() - began)
 
     def _add(self, number: int, batch: Batch) -> None:
         way = self._models.way(batch.feeds)
         replay = way.replay
         recording = way.record(batch.feeds)
+        self._progress.reach(_RECORDED)
         began = perf_counter()
         exact = self._models.run_exact(batch.feeds)
         self._sums.forward += perf_counter() - began
@@ -164,6 +175,7 @@ class AccountTaker:
                 tally.add(number, batch.first, *tensors, integral.gradients.get(site.name))
             else:
                 without = target.measure(replay.outputs(recording, 1.0, without=[site.name]))
+                self._progress.approach(1.0, 1 / len(replay.sites))
                 tally.add_switched(number, batch.first, *tensors, self._ends - without)
         if batch.first < _INNER_SAMPLES:
             self._add_inner(way, recording)
@@ -195,25 +207,33 @@ class AccountTaker:
         """Integrate with as many nodes as closing the account takes.
 
         A few nodes over the whole path, more where they help; where they don't, the path has
-        kinks, and is cut into panels.
+        kinks that `find_kinks` does not know, and is cut into panels.
         """
         best, nodes = np.inf, self._nodes
         while True:
-            integral = replay.integrate(recording, target.piece, target.feeds, nodes=nodes)
+            integral = replay.add_nodes(
+                recording, target.piece, target.feeds, Stretch(nodes), on_node=self._on_node
+            )
             left = self._sums.moved[-1] - integral.total
             excess = self._excess(left)
             if excess <= 1:
                 self._nodes = max(_FIRST_NODES, nodes * 2 // 3) if excess < _EASY else nodes
                 break
-            if nodes >= _MOST_NODES or abs(left) > _HELPED * best:
+            is_stuck = nodes > _MOST_STUCK and abs(left) > _HELPED * best
+            if nodes >= _MOST_NODES or is_stuck:
                 self._nodes = _FIRST_NODES
                 del integral
                 integral, left = self._integrate_panels(replay, recording, target)
                 break
-            best, nodes = abs(left), _more_nodes(nodes, excess)
+            more = _more_nodes_with_kinks if replay.has_kinks else _more_nodes
+            best, nodes = abs(left), more(nodes, excess)
         self._sums.left += left
         self._most_nodes = max(self._most_nodes, integral.nodes)
         return integral
+
+    def _on_node(self) -> None:
+        """Tell of a node, of which there will be as many as the batch takes."""
+        self._progress.approach(_INTEGRATED, 1 / (self._nodes + 1))
 
     def _integrate_panels(
         self, replay: Replay, recording: Recording, target: BatchTarget
@@ -221,8 +241,14 @@ class AccountTaker:
         """Return the integral over panels, and what it leaves."""
         panels = Panels(
             lambda place: target.measure(replay.outputs(recording, place)),
-            lambda points, shares, onto: replay.add_nodes(
-                recording, target.piece, target.feeds, points, shares, onto=onto
+            lambda stretch, times, onto: replay.add_nodes(
+                recording,
+                target.piece,
+                target.feeds,
+                stretch,
+                times=times,
+                onto=onto,
+                on_node=self._on_node,
             ),
             (target.measure(recording.start), target.measure(recording.simulated)),
         )
@@ -242,7 +268,7 @@ class AccountTaker:
         sums, moved = self._sums, self._sums.moved[-1]
         size = max(abs(moved), float(np.mean(np.abs(sums.moved))))
         return min(
-            abs(left) / (TOLERANCE * size or 1e-300),
+            abs(left) / (_OWN * TOLERANCE * size or 1e-300),
             abs(sums.left + left) / (TOLERANCE * abs(sum(sums.moved)) or 1e-300),
         )
 
@@ -338,3 +364,8 @@ def _more_nodes(nodes: int, excess: float) -> int:
     """Return the next number of nodes: 2, 3, 4, 6, 8, ... or in leaps when far off."""
     factor = 4.0 if excess > 1000 else 2.0 if excess > 30 else 1.5
     return min(_MOST_NODES, int(nodes * factor))
+
+
+def _more_nodes_with_kinks(nodes: int, excess: float) -> int:
+    """Return the next number where what is left falls with the square of the number."""
+    return min(_MOST_NODES, max(nodes + 1, int(nodes * min(4.0, 1.2 * excess**0.5))))

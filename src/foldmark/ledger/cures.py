@@ -8,7 +8,7 @@ treatment would leave, change = delta - delta' and
 where M_only adds the change alone to the float model: right to second order, one forward pass.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,8 +20,10 @@ from foldmark.ledger.entries import Entry
 from foldmark.ledger.fixes import Fix
 from foldmark.ledger.grid import code_limits
 from foldmark.ledger.models import Models, is_constant
+from foldmark.ledger.progress import Progress
 from foldmark.ledger.recording import Float32, Recording, dot
 from foldmark.ledger.replay import Integral, Replay
+from foldmark.ledger.stretch import Stretch
 from foldmark.ledger.targets import BatchTarget, Ruler
 from foldmark.ledger.treated import treated_model
 from foldmark.ledger.treatments import Treatment, candidates, smoothed
@@ -34,11 +36,15 @@ _SITES = 5
 _LEAST_SHARE = 0.02
 # Cures are priced and measured on the first samples alone, so many or a batch.
 _SAMPLES = 16
-_MOST_NODES = 16
+# Prices are right to a few per cent: a few nodes are enough for them.
+_MOST_NODES = 4
 _ALONE = 3
 _LISTED = 10
 # So many treatments of a site, the best to first order, are priced to second order.
 _PRICED = 3
+# So much of the time is spent when the samples are run, and when all is priced as well.
+_SAMPLED = 0.3
+_PRICED_ALL = 0.7
 # A treatment is as good as the best when it saves this part of what that saves.
 _AS_GOOD = 0.8
 
@@ -157,13 +163,14 @@ def find_cures(
     data: Data,
     batch_size: int,
     *,
-    on_step: Callable[[float], None] = lambda _: None,
+    progress: Progress | None = None,
 ) -> tuple[Fix, ...]:
     """Return the cures of the largest sites, largest predicted saving first.
 
     They are priced and measured on the first samples alone. Savings are in the metric's unit.
-    `on_step` is called with the share of the work that is done.
+    `progress` is told the share of the work that is done.
     """
+    progress = progress or Progress()
     harm = account.change.harm
     worst = [
         entry
@@ -173,19 +180,21 @@ def find_cures(
     if not worst:
         return ()
     nodes = min(account.nodes, _MOST_NODES)
-    pricing = _Pricing(_samples(models, choice, data, batch_size, nodes), harm)
+    with progress.part(0.0, _SAMPLED):
+        samples = _samples(models, choice, data, batch_size, nodes, progress=progress)
+        pricing = _Pricing(samples, harm)
     by_site, priced, preferred = [], [], []
     for entry in worst:
         met = [s for s in pricing.samples if entry.site.name in s.recording.before]
         if met:
             by_site.append(_candidates(entry, met[0]))
-    for place, found in enumerate(by_site):
+    for found in by_site:
         promising = _promising(pricing, found)
         for candidate in promising:
             pricing.price(candidate)
+            progress.approach(_PRICED_ALL, 1 / (len(by_site) * len(promising)))
         preferred.append(_preferred(promising))
         priced.append(promising)
-        on_step((place + 1) / (len(by_site) + 1))
     preferred = [each for each in preferred if each.predicted > 0]
     if not by_site:
         return ()
@@ -193,6 +202,7 @@ def find_cures(
     for candidate in [*preferred[:_ALONE], priced[0][0]]:
         if candidate.measured is None:
             pricing.measure(candidate)
+            progress.approach(1.0, 1 / (_ALONE + 2))
     listed = [candidate for found in priced for candidate in found]
     if len(preferred) > 1:
         together = _together(preferred)
@@ -212,16 +222,28 @@ def _promising(pricing: _Pricing, found: Sequence[_Candidate]) -> list[_Candidat
 
 
 def _samples(
-    models: Models, choice: MetricChoice, data: Data, batch_size: int, nodes: int
+    models: Models,
+    choice: MetricChoice,
+    data: Data,
+    batch_size: int,
+    nodes: int,
+    *,
+    progress: Progress,
 ) -> list[_Sample]:
-    ruler, samples = Ruler(choice), []
+    ruler, samples, samples_in_all = Ruler(choice), [], min(_SAMPLES, data.samples)
+
+    def on_node() -> None:
+        progress.approach(1.0, batch_size / (nodes * samples_in_all))
+
     for batch in data.batches(batch_size):
         way = models.way(batch.feeds)
         replay = way.replay
         recording = way.record(batch.feeds)
         exact = models.run_exact(batch.feeds)
         target = ruler.target(batch, exact, recording.simulated)
-        integral = replay.integrate(recording, target.piece, target.feeds, nodes=nodes)
+        integral = replay.add_nodes(
+            recording, target.piece, target.feeds, Stretch(nodes), on_node=on_node
+        )
         samples.append(_Sample(replay, recording, target, integral, batch.samples))
         if sum(sample.count for sample in samples) >= _SAMPLES:
             break

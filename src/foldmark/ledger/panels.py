@@ -1,7 +1,8 @@
 """The path cut into panels, where the metric's slope has kinks: finest where it needs to be.
 
-A Relu that opens on the way makes a kink, and no rule that is smooth in the whole path sees it
-right. But the metric itself is cheap to run at any point of the path, so what a panel's nodes
+Kinks of the functions that `find_kinks` knows are integrated exactly; a maximum that changes
+places, as in MaxPool, is not, and no rule that is smooth in the whole path sees it right. But the
+metric itself is cheap to run at any point of the path, so what a panel's nodes
 leave is known exactly:
 
     left = M(b) - M(a) - sum over the panel's nodes
@@ -13,15 +14,13 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from foldmark.ledger.replay import Integral
+from foldmark.ledger.stretch import Stretch
 
 __all__ = ["Panels"]
 
 _AT_FIRST = 8
-_ABSCISSAS, _SHARES = np.polynomial.legendre.leggauss(2)
+_NODES = 2
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,9 @@ class _Panel:
     left: float
 
     @property
-    def nodes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Points and shares of its rule."""
-        width = self.high[0] - self.low[0]
-        return self.low[0] + (_ABSCISSAS + 1) / 2 * width, _SHARES / 2 * width
+    def stretch(self) -> Stretch:
+        """Its nodes."""
+        return Stretch(_NODES, self.low[0], self.high[0])
 
 
 class Panels:
@@ -50,14 +48,14 @@ class Panels:
 
     Args:
         measure: gives the metric at a place of the path.
-        add: adds nodes (points, shares) to an integral, None for a new one.
+        add: adds a stretch's nodes, so many times, to an integral, None for a new one.
         ends: the metric at the two ends.
     """
 
     def __init__(
         self,
         measure: Callable[[float], float],
-        add: Callable[[NDArray[np.float64], NDArray[np.float64], Integral | None], Integral],
+        add: Callable[[Stretch, int, Integral | None], Integral],
         ends: tuple[float, float],
     ) -> None:
         self._measure = measure
@@ -84,8 +82,7 @@ class Panels:
         """Split the panel that leaves most."""
         worst = max(self._panels, key=lambda panel: abs(panel.left))
         self._panels.remove(worst)
-        points, shares = worst.nodes
-        self._run(points, -shares)
+        self._run(worst.stretch, -1)
         middle = (worst.low[0] + worst.high[0]) / 2
         mark = (middle, self._measure(middle))
         self._panels += [self._filled(worst.low, mark), self._filled(mark, worst.high)]
@@ -93,9 +90,9 @@ class Panels:
     def _filled(self, low: tuple[float, float], high: tuple[float, float]) -> _Panel:
         before = 0.0 if self._integral is None else self._integral.total
         panel = _Panel(low, high, 0.0)
-        self._run(*panel.nodes)
+        self._run(panel.stretch, 1)
         return _Panel(low, high, high[1] - low[1] - (self.integral.total - before))
 
-    def _run(self, points: NDArray[np.float64], shares: NDArray[np.float64]) -> None:
-        self._integral = self._add(points, shares, self._integral)
-        self.runs += len(points)
+    def _run(self, stretch: Stretch, times: int) -> None:
+        self._integral = self._add(stretch, times, self._integral)
+        self.runs += stretch.nodes

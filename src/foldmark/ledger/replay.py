@@ -7,18 +7,19 @@ skeleton with those errors injected is then a smooth function of their amounts, 
 
 and each integral is that site's entry. The integral is taken by Gauss-Legendre nodes, each one
 run of a graph that holds the model and its derivative; its cost does not depend on the number
-of sites.
+of sites. Relu and its like are not smooth: of them a node takes the mean slope over the part of
+the path that it stands for, for one more forward run.
 """
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from foldmark.errors import DataMismatch
 from foldmark.graphs.derivative.facts import Fact, probe, shapes_follow_data
@@ -29,9 +30,10 @@ from foldmark.graphs.derivative.gradient import (
     so_far,
     total_of,
 )
+from foldmark.graphs.derivative.kinks import Kink, find_kinks
 from foldmark.graphs.derivative.prepare import prepare
 from foldmark.graphs.injection import AMOUNT, MetricPiece, Place, append_metric, inject
-from foldmark.graphs.light import LightModel, lighten, sharing
+from foldmark.graphs.light import LightModel, lighten, sharing, with_outputs
 from foldmark.graphs.sites import QuantizedGraph, Site
 from foldmark.ledger.recording import (
     Float32,
@@ -44,12 +46,14 @@ from foldmark.ledger.recording import (
     stored_errors,
     with_errors,
 )
+from foldmark.ledger.stretch import Stretch
 from foldmark.runtimes.onnxruntime import Array, Optimization, Session, Weights, available_threads
 
 __all__ = ["Integral", "Recording", "Replay", "dot"]
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+_Arrays = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,7 @@ class Replay:
         self._injected = inject(skeleton, graph.sites)
         self.places: tuple[Place, ...] = self._injected.places
         self._probe = probe(self._injected.model)
+        self._kinks = find_kinks(self._injected.model)
         recording, self._before = with_errors(simulated, self._seen)
         self._simulated = Session(
             recording, optimization=Optimization.OFF, threads=threads, weights=Weights.SHARED
@@ -120,6 +125,11 @@ class Replay:
         self._whole: dict[str, tuple[weakref.ref[Recording], Float32]] = {}
         self._derivatives: list[_Built] = []
         self._pool = ThreadPoolExecutor(threads or available_threads())
+
+    @property
+    def has_kinks(self) -> bool:
+        """True when there are functions of which nodes take mean slopes."""
+        return bool(self._kinks)
 
     def record(self, feeds: Mapping[str, Array]) -> Recording:
         """Run the simulated model on a batch, and the float skeleton, and keep every error.
@@ -195,38 +205,41 @@ class Replay:
 
         Raises NoDerivative when an operator between a site and the metric has none.
         """
-        points, shares = np.polynomial.legendre.leggauss(nodes)
-        return self.add_nodes(recording, metric, inputs, (points + 1) / 2, shares / 2)
+        return self.add_nodes(recording, metric, inputs, Stretch(nodes))
 
     def add_nodes(
         self,
         recording: Recording,
         metric: MetricPiece,
         inputs: Mapping[str, Array],
-        points: NDArray[np.float64],
-        shares: NDArray[np.float64],
+        stretch: Stretch,
         *,
+        times: int = 1,
         onto: Integral | None = None,
+        on_node: Callable[[], None] = lambda: None,
     ) -> Integral:
-        """Return an integral by nodes of one's own choice, on top of another of this batch.
+        """Return an integral by the nodes of a stretch, on top of another of this batch.
 
         Args:
             recording, metric, inputs: as `integrate` takes them.
-            points: where along the path.
-            shares: weight of each; a negative one takes a node back.
+            stretch: where along the path.
+            times: how often it is counted; -1 takes it back.
             onto: what is added to; its arrays become those of the result.
+            on_node: called after each node.
         """
         built = self._derivative(recording, metric, inputs)
         if not built.names:
-            return Integral(len(points), {}, dict.fromkeys((site.name for site in self.sites), 0.0))
+            entries = dict.fromkeys((site.name for site in self.sites), 0.0)
+            return Integral(stretch.nodes, {}, entries)
         sums: dict[str, Array] = {} if onto is None else dict(onto.sums)
         given: dict[str, Array] = {so_far(n): np.zeros((), np.float32) for n in built.names}
         if sums:
             given = {so_far(name): sums[total_of(name)] for name in built.names}
         fixed = {**recording.feeds, **self._all_errors(recording), **inputs}
-        for point, share in zip(points, shares, strict=True):
+        slopes = self._mean_slopes(recording, built, stretch)
+        for point, share in zip(stretch.points, times * stretch.shares, strict=True):
             amount, part = np.array(point, np.float32), np.array(share, built.dtype)
-            feeds = {**fixed, **given, AMOUNT: amount, _SHARE: part}
+            feeds = {**fixed, **given, **next(slopes), AMOUNT: amount, _SHARE: part}
             feeds |= self._weights_at(recording, float(amount))
             if sums:
                 built.session.run_into(feeds, sums)
@@ -234,6 +247,7 @@ class Replay:
                 # The runtime's own memory, which it has at hand from the batch before.
                 sums = built.session.run(feeds, [total_of(name) for name in built.names])
                 given = {so_far(name): sums[total_of(name)] for name in built.names}
+            on_node()
         gradients = {
             site: as_float32(sums[total_of(name)]) for site, name in built.gradients.items()
         }
@@ -242,8 +256,43 @@ class Replay:
         entries = dict.fromkeys((site.name for site in self.sites), 0.0)
         entries |= zip(met, products, strict=True)
         taken = 0 if onto is None else onto.nodes
-        nodes = taken + int((shares > 0).sum()) - int((shares < 0).sum())
-        return Integral(nodes, gradients, entries, sums)
+        return Integral(taken + times * stretch.nodes, gradients, entries, sums)
+
+    def _mean_slopes(
+        self, recording: Recording, built: "_Built", stretch: Stretch
+    ) -> Iterator[dict[str, Array]]:
+        """Yield, for each node, the mean slopes of functions with kinks over the node's part."""
+        if not built.slopes:
+            yield from ({} for _ in range(stretch.nodes))
+            return
+        begin, *ends = stretch.ends
+        low = self._arguments(recording, float(begin))
+        for end in ends:
+            high = self._arguments(recording, float(end))
+
+            def mean(kink: Kink, low: _Arrays = low, high: _Arrays = high) -> Array:
+                ends = low[kink.argument], high[kink.argument]
+                return kink.mean_slope(*map(as_float32, ends)).astype(ends[0].dtype, copy=False)
+
+            yield dict(zip(built.slopes, self._across(mean, built.slopes.values()), strict=True))
+            low = high
+
+    def _arguments(self, recording: Recording, amount: float) -> _Arrays:
+        """Return the arguments of functions with kinks at a place of the path."""
+        inputs = {
+            **recording.feeds,
+            **self._all_errors(recording),
+            **self._weights_at(recording, amount),
+            AMOUNT: np.array(amount, np.float32),
+        }
+        arguments = list(dict.fromkeys(kink.argument for kink in self._kinks.values()))
+        return self._bends.run(inputs, arguments)
+
+    @cached_property
+    def _bends(self) -> Session:
+        """The skeleton with errors, and the arguments of functions with kinks as outputs."""
+        arguments = [kink.argument for kink in self._kinks.values()]
+        return Session(with_outputs(self._injected.model, arguments), threads=self._threads)
 
     def _across(self, work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
         """Do independent work on large arrays on every processor; numpy lets threads by."""
@@ -348,7 +397,7 @@ class Replay:
         measured, scalar = append_metric(self._injected.model, metric, inputs)
         facts = {**known, **self._metric_facts(metric, inputs, recording.start)}
         values = [place.value for place in self.places]
-        derivative = gradient(measured, scalar, values, facts, seed=_SHARE)
+        derivative = gradient(measured, scalar, values, facts, seed=_SHARE, kinks=self._kinks)
         self._derivatives.append(
             _Built(
                 metric,
@@ -357,6 +406,7 @@ class Replay:
                 self._gradients(derivative),
                 tuple(dict.fromkeys(derivative.gradients.values())),
                 facts[scalar].dtype,
+                derivative.slopes,
             )
         )
         del self._derivatives[:-_DERIVATIVES_KEPT]
@@ -417,6 +467,7 @@ class _Built:
         gradients: site name -> name of its gradient.
         names: of the gradients, each once.
         dtype: of the metric.
+        slopes: input -> function whose mean slope it takes.
     """
 
     metric: MetricPiece
@@ -425,3 +476,4 @@ class _Built:
     gradients: Mapping[str, str]
     names: tuple[str, ...]
     dtype: np.dtype[np.generic]
+    slopes: Mapping[str, Kink]

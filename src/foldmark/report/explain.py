@@ -19,6 +19,7 @@ from foldmark.ledger.fixes import Fix
 from foldmark.ledger.kernels import KernelDifference, kernel_differences
 from foldmark.ledger.metrics import Metric
 from foldmark.ledger.models import Models
+from foldmark.ledger.progress import Progress
 from foldmark.report.explanation import Explanation
 from foldmark.runtimes.batches import Batch, Data, DataLike, open_data
 
@@ -33,6 +34,8 @@ _DYNAMIC_BATCHES = 8
 _WEIGHED = 32
 # Cures are priced on batches of so many.
 _CURED = 16
+# So much of the time is spent when the account is taken and cures are to come.
+_ACCOUNTED = 0.6
 # From this part of the change on, it is asked which operators make up the kernel line.
 _NOTABLE = 0.01
 
@@ -49,7 +52,7 @@ def explain(
     batch_size: int | None = None,
     label_name: str = "labels",
     cures: bool = True,
-    on_samples: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[float], None] | None = None,
 ) -> Explanation:
     """Say which quantization sites moved the output, by how much each, and why.
 
@@ -66,7 +69,7 @@ def explain(
                      chosen at run time, from the whole batch, an eighth of the samples
     label_name       array of `data` that holds the labels, where there is one
     cures            whether cures are priced and measured
-    on_samples       called with (work done, work in all)
+    on_progress      called with the share of the work that is done, several times a sample
 
     The account:  total measured change = graph + sum of entries + kernel + quadrature
 
@@ -88,25 +91,16 @@ def explain(
     way = models.way(looked_at.feeds)
     size = batch_size or _batch_size(count, way.graph.is_dynamic)
     first, choice = choice_for(models, opened, size, metric, outputs)
-    done = 0
-
-    def advance(more: int) -> None:
-        nonlocal done
-        done += more
-        if on_samples is not None:
-            on_samples(done, 2 * count if cures else count)
-
-    def advance_cures(part: float) -> None:
-        if on_samples is not None:
-            on_samples(count + int(part * count), 2 * count)
-
-    account = AccountTaker(models, choice, advance).take(opened, size)
+    progress = Progress(on_progress or (lambda _: None))
+    with progress.part(0.0, _ACCOUNTED if cures else 1.0):
+        account = AccountTaker(models, choice, progress).take(opened, size)
     wanted = cures and account.refused is None
     # Samples can share a batch here: nothing is drawn from the cures of single samples.
     shared = size if batch_size or way.graph.is_dynamic else max(size, min(_CURED, count))
-    fixes = (
-        find_cures(models, choice, account, opened, shared, on_step=advance_cures) if wanted else ()
-    )
+    fixes: tuple[Fix, ...] = ()
+    if wanted:
+        with progress.part(_ACCOUNTED, 1.0):
+            fixes = find_cures(models, choice, account, opened, shared, progress=progress)
     kernels: tuple[KernelDifference, ...] = ()
     if abs(account.closure.kernel) > _NOTABLE * abs(account.closure.total):
         way = models.way(first.feeds)

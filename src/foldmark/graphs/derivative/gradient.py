@@ -1,7 +1,7 @@
 """Reverse-mode differentiation of one scalar of an ONNX graph."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
@@ -9,6 +9,7 @@ import onnx
 from foldmark.errors import NoDerivative
 from foldmark.graphs.derivative.facts import Facts
 from foldmark.graphs.derivative.gelu import Gelu, find_gelus
+from foldmark.graphs.derivative.kinks import Kink
 from foldmark.graphs.derivative.prepare import opset_of
 from foldmark.graphs.derivative.table import FLAT, find_rule
 from foldmark.graphs.derivative.tape import Step, Tape
@@ -26,10 +27,12 @@ class Derivative:
         model: the graph; its outputs are the value and the gradients.
         gradients: value -> the name of the output that holds the gradient with respect to it.
             A value that does not reach the output has none: its gradient is zero.
+        slopes: input that takes the mean slope of a function with a kink -> the function.
     """
 
     model: LightModel
     gradients: Mapping[str, str]
+    slopes: Mapping[str, Kink] = field(default_factory=dict)
 
 
 def gradient(
@@ -39,6 +42,7 @@ def gradient(
     facts: Facts,
     *,
     seed: str = "",
+    kinks: Mapping[str, Kink] | None = None,
 ) -> Derivative:
     """Return the graph of factor * d(sum of `output`) / d(each of `with_respect_to`).
 
@@ -49,6 +53,8 @@ def gradient(
         facts: types and shapes on the data that the graph will run on (see `probe`).
         seed: name of a further input, of the output's type and shape, that holds the factor;
             the factor is 1 when no name is given.
+        kinks: functions whose mean slope over a stretch is given as an input, by the name of
+            their value (see `find_kinks`); the slopes of all others are taken where they are.
 
     Raises:
         NoDerivative: an operator on the path has none; names operator and node.
@@ -61,6 +67,7 @@ def gradient(
     fact = facts[output]
     first = seed or tape.constant(np.ones(fact.shape), fact.dtype)
     gelus = find_gelus(nodes, kept, facts)
+    tape.kinks = kinks or {}
     arrived = _walk_back(nodes, {output: [first]}, moving, gelus, tape)
     gradients = {name: _total(tape, arrived[name]) for name in with_respect_to if name in arrived}
     for index, node in tape.replaced.items():
@@ -71,7 +78,19 @@ def gradient(
         element = onnx.helper.np_dtype_to_tensor_dtype(fact.dtype)
         value = onnx.helper.make_tensor_value_info(seed, element, fact.shape)
         derived.model.graph.input.append(value)
-    return Derivative(derived, gradients)
+    return Derivative(derived, gradients, _slopes(derived.model, tape))
+
+
+def _slopes(model: onnx.ModelProto, tape: Tape) -> dict[str, Kink]:
+    """Declare the mean slopes that the graph reads as inputs of it, and return them."""
+    read = {name for node in model.graph.node for name in node.input}
+    slopes = {name: kink for name, kink in tape.slopes.items() if name in read}
+    for name, kink in slopes.items():
+        fact = tape.facts[kink.argument]
+        element = onnx.helper.np_dtype_to_tensor_dtype(fact.dtype)
+        value = onnx.helper.make_tensor_value_info(name, element, fact.shape)
+        model.graph.input.append(value)
+    return slopes
 
 
 def adding_up(derivative: Derivative, facts: Facts) -> LightModel:
@@ -140,6 +159,12 @@ def _walk_back(
             if gelu.x in moving:
                 g = gelu.gradient(tape, _total(tape, arrived[gelu.output]))
                 arrived.setdefault(gelu.x, []).append(g)
+            continue
+        kink = tape.kinks.get(node.output[0])
+        if kink is not None:
+            if kink.argument in moving:
+                g = tape.multiply(_total(tape, arrived[kink.result]), tape.mean_slope(kink))
+                arrived.setdefault(kink.argument, []).append(g)
             continue
         wanted = [name in moving for name in node.input]
         if node.op_type in FLAT or not any(name in moving for name in names_read(node)):
