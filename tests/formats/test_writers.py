@@ -4,16 +4,23 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
 import torch
 from safetensors.numpy import load_file
+from tests.surgery import nets
 
 from foldmark import quantize
 from foldmark.errors import FileUnreadable, InvalidScheme
 from foldmark.exact.catalog import INT4, INT8, UINT4
+from foldmark.formats import onnx_writer
 from foldmark.formats.gguf_writer import write_gguf
 from foldmark.formats.opening import open_artefact
 from foldmark.formats.safetensors_writer import write_compressed_tensors, write_gptq
+from foldmark.recipes.quantize import quantize_model
+from foldmark.recipes.recipe import Mode, Recipe
+from foldmark.recipes.save import save_model
 from foldmark.rules import GGML_Q4_0, GGML_Q4_1, GGML_Q8_0
 from foldmark.tensors.block import per_axis, per_group, per_tensor
 from foldmark.tensors.quantized import QuantizedTensor
@@ -125,3 +132,49 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     with pytest.raises(FileUnreadable, match="can't be written"):
         write_gguf(tmp_path / "no" / "m.gguf", {}, {})
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(per_channel=True),
+        Recipe(per_channel=False),
+        Recipe(mode=Mode.WEIGHT_ONLY, block_size=32),
+        Recipe(mode=Mode.WEIGHT_ONLY, weight_bits=4, block_size=32, symmetric=False),
+        Recipe(mode=Mode.WEIGHT_ONLY, weight_bits=4, block_size=16),
+    ],
+    ids=lambda r: f"{r.mode.value}-{r.weight_bits}-{r.block_size}-{r.per_channel}",
+)
+def test_onnx(
+    recipe: Recipe, beside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime decodes the weights of a written model to the numbers that are read here."""
+    if beside:  # as a model too large for one file
+        monkeypatch.setattr(onnx_writer, "_INLINE", 0)
+    model = nets.matmul(nets.random(64, 32))
+    path = tmp_path / "m.onnx"
+    save_model(quantize_model(model, recipe, nets.samples(model)).model, path)
+    assert (tmp_path / "m.onnx.data").exists() == beside
+    weights = [t for t in open_artefact(path).tensors if t.layout.is_quantized and t.elements > 99]
+    (tensor,) = weights
+    ours = tensor.load().dequantize()
+    written = onnx.load(path)
+    if recipe.mode is Mode.STATIC:  # the value behind the weight's DequantizeLinear
+        (node,) = (n for n in written.graph.node if tensor.name in n.input)
+        written.graph.output.append(onnx.ValueInfoProto(name=node.output[0]))
+        theirs = run(written, {"x": np.zeros((1, 64), np.float32)})[-1]
+    else:  # the product with the identity: each number, and zeros that add nothing
+        (node,) = written.graph.node
+        exact = [a for a in node.attribute if a.name != "accuracy_level"]
+        del node.attribute[:]
+        node.attribute.extend(exact)  # activations in float32, which is exact here
+        theirs = run(written, {"x": np.eye(64, dtype=np.float32)})[0].T
+    np.testing.assert_array_equal(theirs, ours)
+
+
+def run(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    return session.run(None, feeds)
