@@ -13,111 +13,28 @@ by the ledger's what-if (no quantized model runs for it) and then run in ONNX Ru
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import onnx
 
-from foldmark import rules
+from foldmark.compare.acting import acting, activation_words, alike, encoded, kinds
 from foldmark.compare.mixing import Mixture, Unit
-from foldmark.errors import FoldmarkError, NoDerivative
-from foldmark.exact.rule import Rule
+from foldmark.compare.prices import ActivationPrice, Price, Prices
+from foldmark.compare.runnable import Runnable, Side, fitted
+from foldmark.errors import NoDerivative
 from foldmark.formats.values import Array
-from foldmark.graphs.light import LightModel, lighten
-from foldmark.graphs.sites import Encoding, QuantizedGraph, Site, SiteKind
-from foldmark.kernels.fold import quantize_array
-from foldmark.kernels.group import dequantize_group
 from foldmark.ledger.choice import MetricChoice, check_same_outputs, choose_metric
 from foldmark.ledger.metrics import Metric
-from foldmark.ledger.models import Models, is_constant
-from foldmark.ledger.replay import Integral, Recording, Replay, dot
+from foldmark.ledger.replay import Integral, Recording, dot
 from foldmark.ledger.targets import BatchTarget, Ruler
-from foldmark.ledger.treatments import refolded
 from foldmark.runtimes.batches import Batch, Data, DataLike, open_data
-from foldmark.runtimes.onnxruntime import Optimization, Session
 
-__all__ = ["ActivationPrice", "Price", "Prices", "price_decisions"]
+__all__ = ["price_decisions"]
 
 _NODES = 4
 _LARGEST_BATCH = 32
 _ACTIVATIONS = "activations"
 Arrays = Mapping[str, Array]
-
-
-@dataclass(frozen=True)
-class Price:
-    """One decision at the output, in the metric's unit; positive where B's choice is worse.
-
-    Attributes:
-        unit: the decision.
-        weights: how many weights it touches; 0 for the activations.
-        predicted: by the what-if; None where there is no derivative.
-        measured: the mean of the two swaps.
-        into_left: what B's choice does to A; None where A's graph has no place for it.
-        out_of_right: what A's choice, put into B, saves; None likewise.
-        share: of the measured difference.
-    """
-
-    unit: Unit
-    weights: int
-    predicted: float | None
-    measured: float
-    into_left: float | None
-    out_of_right: float | None
-    share: float
-
-
-@dataclass(frozen=True)
-class ActivationPrice:
-    """An activation that the two models quantize differently.
-
-    Attributes:
-        name: of the value.
-        left, right: how each side does it, in words.
-        amount: what its error moves the output by, B's less A's, by the two accounts.
-    """
-
-    name: str
-    left: str
-    right: str
-    amount: float
-
-
-@dataclass(frozen=True)
-class Prices:
-    """What a difference costs, and which decision how much of it.
-
-    Attributes:
-        metric: how the outputs are compared.
-        outputs: which of them.
-        left, right: the metric of each file against the float model, on real kernels.
-        prices: by size.
-        together: what no decision does alone.
-        kernel: what the real kernels of B add beyond its simulation, less A's.
-        activations: the largest ones.
-        samples: how many were run.
-        data: where they come from.
-        is_random: whether they were drawn.
-        notes: what a reader must know.
-    """
-
-    metric: Metric
-    outputs: tuple[str, ...]
-    left: float
-    right: float
-    prices: tuple[Price, ...]
-    together: float
-    kernel: float
-    activations: tuple[ActivationPrice, ...]
-    samples: int
-    data: str
-    is_random: bool
-    notes: tuple[str, ...]
-
-    @property
-    def difference(self) -> float:
-        """M(B) - M(A), measured."""
-        return self.right - self.left
 
 
 def price_decisions(
@@ -146,7 +63,7 @@ def price_decisions(
     Raises:
         BadInput: a model or the data can't be used; see `foldmark.errors`.
     """
-    sides = [_Side(exact, model, mixtures, k) for k, model in enumerate((left, right))]
+    sides = [Side(exact, model, mixtures, k) for k, model in enumerate((left, right))]
     opened = open_data(data, sides[0].models.widest, None, "labels", samples)
     size = min(_LARGEST_BATCH, max(1, opened.samples // 4))
     pricing = _Pricing(sides[0], sides[1], tuple(mixtures))
@@ -158,138 +75,6 @@ def price_decisions(
         if on_samples is not None:
             on_samples(done, count)
     return pricing.closed(choice, opened)
-
-
-class _Side:
-    """One of the two models, ready to run with other weights than its own.
-
-    place: 0 for A, 1 for B.
-    """
-
-    def __init__(
-        self,
-        exact: onnx.ModelProto,
-        model: onnx.ModelProto | None,
-        mixtures: Sequence[Mixture],
-        place: int,
-    ) -> None:
-        self.place = place
-        numbers = {m.name: (m.left, m.right)[place].numbers for m in mixtures}
-        self.models = Models(exact, _weights_in(exact, numbers) if model is None else model)
-        self._plain = _plain_graph(exact, numbers) if model is None else None
-        self._known: list[_Runnable] = []
-
-    def runnable(self, feeds: Arrays) -> "_Runnable":
-        """Return the path that these feeds take through the model, ready to run."""
-        if self._plain is not None:
-            if not self._known:
-                self._known.append(_Runnable(self._plain))
-            return self._known[0]
-        graph = self.models.way(feeds).graph
-        for each in self._known:
-            if each.graph is graph:
-                return each
-        self._known.append(_Runnable(graph))
-        return self._known[-1]
-
-
-class _Runnable:
-    """A quantized graph whose weights are inputs."""
-
-    def __init__(self, graph: QuantizedGraph) -> None:
-        self.graph = graph
-        self.sites = {site.name: site for site in graph.sites}
-        self.replay = Replay(graph)
-
-    @cached_property
-    def _session(self) -> Session:
-        constants = [site.after for site in self.graph.sites if is_constant(site)]
-        opened = _open_weights(self.graph.simulated, constants)
-        return Session(opened, optimization=Optimization.OFF)
-
-    def record(self, feeds: Arrays) -> Recording:
-        """Record a batch."""
-        return self.replay.record(self._fed(feeds))
-
-    def run(self, recording: Recording, weights: Arrays) -> dict[str, Array]:
-        """Run in simulation with other weights, by name in the float model; the rest its own."""
-        given = dict(recording.feeds)
-        for site in self.graph.sites:
-            if not is_constant(site):
-                continue
-            before = recording.before[site.name]
-            own = before + recording.delta[site.name]
-            value = weights.get(site.name)
-            given[site.after] = own if value is None else _fitted(value, before.shape)
-        takes = {each.name for each in self._session.inputs}
-        return self._session.run({n: a for n, a in given.items() if n in takes})
-
-    def _fed(self, feeds: Arrays) -> dict[str, Array]:
-        taken = {value.name for value in self.graph.skeleton.graph.input}
-        return {name: array for name, array in feeds.items() if name in taken}
-
-
-def _fitted(value: Array, shape: tuple[int, ...]) -> Array:
-    """Return a weight in the skeleton's layout: as it is, or transposed."""
-    if value.shape == shape:
-        return value
-    turned = value.T if value.shape[::-1] == shape else value.reshape(shape)
-    return np.ascontiguousarray(turned)
-
-
-def _open_weights(model: onnx.ModelProto | LightModel, names: Iterable[str]) -> LightModel:
-    """Return the model with these constants turned into inputs."""
-    light = lighten(model)
-    wanted = set(names)
-    opened = onnx.ModelProto()
-    opened.CopyFrom(light.model)
-    graph = opened.graph
-    types = {t.name: (t.data_type, list(t.dims)) for t in graph.initializer}
-    kept = [tensor for tensor in graph.initializer if tensor.name not in wanted]
-    copies = [onnx.TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
-    del graph.initializer[:]
-    graph.initializer.extend(copies)
-    for node in graph.node:
-        renamed = [f"{name} as it was" if name in wanted else name for name in node.output]
-        node.output[:] = renamed
-    known = {value.name for value in graph.input}
-    for name in sorted(wanted - known):
-        kind, dims = types.get(name, (onnx.TensorProto.FLOAT, None))
-        graph.input.append(onnx.helper.make_tensor_value_info(name, kind, dims))
-    left = {name: array for name, array in light.weights.items() if name not in wanted}
-    return LightModel(opened, left)
-
-
-def _weights_in(exact: onnx.ModelProto, numbers: Mapping[str, Array]) -> onnx.ModelProto:
-    """Return the float model with other weights."""
-    model = onnx.ModelProto()
-    model.CopyFrom(exact)
-    for tensor in model.graph.initializer:
-        if tensor.name in numbers:
-            array = numbers[tensor.name].reshape(tuple(tensor.dims)).astype(np.float32)
-            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-    return model
-
-
-def _plain_graph(exact: onnx.ModelProto, numbers: Mapping[str, Array]) -> QuantizedGraph:
-    """Return the float model with other weights as a quantized graph that has no activations."""
-    changed = _weights_in(exact, numbers)
-    readers = {name: node for node in exact.graph.node for name in node.input}
-    sites = tuple(
-        Site(
-            name=tensor.name,
-            kind=SiteKind.WEIGHT,
-            operator=readers[tensor.name].op_type if tensor.name in readers else "",
-            layer="",
-            tensor=tensor.name,
-            before=tensor.name,
-            after=tensor.name,
-            encoding=Encoding("float32"),
-        )
-        for tensor in exact.graph.initializer
-        if tensor.name in numbers
-    )
-    return QuantizedGraph(changed, changed, exact, sites, ())
 
 
 @dataclass
@@ -306,7 +91,7 @@ class _Swap:
 class _Seen:
     """One side on one batch."""
 
-    runnable: _Runnable
+    runnable: Runnable
     recording: Recording
     integral: Integral | None
     target: BatchTarget
@@ -338,7 +123,7 @@ class _Seen:
 class _Pricing:
     """Sums over batches."""
 
-    def __init__(self, left: _Side, right: _Side, mixtures: tuple[Mixture, ...]) -> None:
+    def __init__(self, left: Side, right: Side, mixtures: tuple[Mixture, ...]) -> None:
         self.left, self.right = left, right
         self.mixtures = {m.name: m for m in mixtures if m.units}
         self.swaps: dict[str, _Swap] = {}
@@ -390,7 +175,7 @@ class _Pricing:
                 self._swap(swap, name, one, other)
         self._add_activations(one, other)
 
-    def _seen(self, side: _Side, batch: Batch, target: BatchTarget) -> _Seen:
+    def _seen(self, side: Side, batch: Batch, target: BatchTarget) -> _Seen:
         runnable = side.runnable(batch.feeds)
         recording = runnable.record(batch.feeds)
         try:
@@ -450,14 +235,14 @@ class _Pricing:
         swap.out_of_right = (swap.out_of_right or 0.0) + ends[1] - one.measured(ours)
         guesses = []
         for seen, counterpart, sign in ((one, other, 1.0), (other, one, -1.0)):
-            mine, yours = _acting(seen.runnable), _acting(counterpart.runnable)
+            mine, yours = acting(seen.runnable), acting(counterpart.runnable)
             if set(yours) - set(mine):
                 continue  # a site that isn't there can't be priced in this graph
             changes = {}
             for name, site in mine.items():
-                if name not in yours or not _alike(site, yours[name]):
+                if name not in yours or not alike(site, yours[name]):
                     before = seen.recording.before[name]
-                    after = _encoded(before, yours[name]) if name in yours else before
+                    after = encoded(before, yours[name]) if name in yours else before
                     changes[name] = (after - before) - seen.recording.delta[name]
             guess = seen.priced(changes)
             if guess is not None:
@@ -466,18 +251,18 @@ class _Pricing:
 
     def _name_activations(self, one: _Seen, other: _Seen) -> None:
         """Make the difference of the graphs a unit, where there is one."""
-        mine, yours = _acting(one.runnable), _acting(other.runnable)
+        mine, yours = acting(one.runnable), acting(other.runnable)
         shared = [n for n in mine if n in yours]
-        changed = [n for n in shared if not _alike(mine[n], yours[n])]
+        changed = [n for n in shared if not alike(mine[n], yours[n])]
         only = [len(mine) - len(shared), len(yours) - len(shared)]
         if _ACTIVATIONS in self.units or not (changed or any(only)):
             return
         if changed and not any(only):
-            said = [_activation_words(next(sites[n] for n in changed)) for sites in (mine, yours)]
+            said = [activation_words(next(sites[n] for n in changed)) for sites in (mine, yours)]
             if said[0] == said[1]:
                 said = [f"{said[0]}, on its own scales"] * 2
         else:
-            said = [_kinds(sites) for sites in (mine, yours)]
+            said = [kinds(sites) for sites in (mine, yours)]
         self.units[_ACTIVATIONS] = Unit(_ACTIVATIONS, *said)
         self.counts[_ACTIVATIONS] = 0
 
@@ -485,16 +270,16 @@ class _Pricing:
         """Sum what each activation's error moves the output by, of both accounts."""
         if one.integral is None or other.integral is None:
             return
-        sides = [_acting(seen.runnable) for seen in (one, other)]
+        sides = [acting(seen.runnable) for seen in (one, other)]
         for name in dict.fromkeys([*sides[0], *sides[1]]):
             sites = [side.get(name) for side in sides]
-            if sites[0] is not None and sites[1] is not None and _alike(sites[0], sites[1]):
+            if sites[0] is not None and sites[1] is not None and alike(sites[0], sites[1]):
                 continue
             amounts = self.entries.setdefault(name, [0.0, 0.0])
             for k, seen in enumerate((one, other)):
                 if seen.integral is not None:
                     amounts[k] += seen.integral.entries.get(name, 0.0)
-            said = ["float" if site is None else _activation_words(site) for site in sites]
+            said = ["float" if site is None else activation_words(site) for site in sites]
             self.encodings[name] = (said[0], said[1])
 
     def closed(self, choice: MetricChoice, data: Data) -> Prices:
@@ -561,66 +346,6 @@ def _changes(seen: _Seen, weights: Arrays) -> dict[str, Array]:
     for name, value in weights.items():
         if name in seen.runnable.sites:
             before = seen.recording.before[name]
-            error = _fitted(value, before.shape) - before
+            error = fitted(value, before.shape) - before
             found[name] = error - seen.recording.delta[name]
     return found
-
-
-def _acting(runnable: _Runnable) -> dict[str, Site]:
-    """Return the sites that are chosen by the graph, not by a weight: all but weights."""
-    return {n: site for n, site in runnable.sites.items() if site.kind is not SiteKind.WEIGHT}
-
-
-def _alike(one: Site, other: Site) -> bool:
-    """Say whether two sites represent their tensor alike."""
-    a, b = one.encoding, other.encoding
-    if (a.number_format, a.axis, a.block_size) != (b.number_format, b.axis, b.block_size):
-        return False
-    if is_constant(one):  # a bias: its scale follows from its neighbours'
-        return True
-    return _same(a.scale, b.scale) and _same(a.zero_point, b.zero_point)
-
-
-def _same(one: Array | None, other: Array | None) -> bool:
-    if one is None or other is None:
-        return (one is None or not np.any(one)) and (other is None or not np.any(other))
-    return bool(np.array_equal(one, other))
-
-
-def _encoded(before: Array, site: Site) -> Array:
-    """Return an activation as another site of it would leave it."""
-    if is_constant(site):
-        return before
-    if not site.encoding.is_dynamic:
-        try:
-            return refolded(before, site.encoding)
-        except (KeyError, FoldmarkError):
-            return before
-    rule = rules.ONNXRUNTIME_DYNAMIC_UINT8
-    assert isinstance(rule, Rule)
-    group = quantize_array(before.reshape(1, -1), (1, before.size), rule)
-    numbers = dequantize_group(group, rule, block=(1, before.size))
-    return np.asarray(numbers, np.float32).reshape(before.shape)
-
-
-def _activation_words(site: Site) -> str:
-    encoding = site.encoding
-    if encoding.is_dynamic:
-        return f"{encoding.number_format}, scale from the data"
-    if encoding.scale is None or encoding.scale.size != 1:
-        return encoding.number_format
-    zero = 0 if encoding.zero_point is None else int(encoding.zero_point.reshape(-1)[0])
-    scale = float(encoding.scale.reshape(-1)[0])
-    return f"{encoding.number_format}, scale {scale:.4g}, zero point {zero}"
-
-
-def _kinds(sites: Mapping[str, Site]) -> str:
-    """Say in words what a graph quantizes beside its weights."""
-    counts: dict[str, int] = {}
-    for site in sites.values():
-        form = site.encoding.number_format
-        kind = f"dynamic {form}" if site.encoding.is_dynamic else f"static {form}"
-        counts[kind if not is_constant(site) else f"{form} biases"] = (
-            counts.get(kind if not is_constant(site) else f"{form} biases", 0) + 1
-        )
-    return ", ".join(f"{number} {kind}" for kind, number in counts.items()) or "float"

@@ -10,7 +10,8 @@ import onnx
 
 from foldmark.compare.diff import Diff, diff_artefacts
 from foldmark.compare.mixtures import find_mixtures
-from foldmark.compare.pricing import Prices, price_decisions
+from foldmark.compare.prices import Prices
+from foldmark.compare.pricing import price_decisions
 from foldmark.errors import BadInput, ModelsDiffer, NotSupported
 from foldmark.formats.onnx_file import read_model
 from foldmark.formats.opening import open_artefact

@@ -2,7 +2,7 @@
 
 from foldmark.compare.diff import Diff, TensorDiff
 from foldmark.compare.fit import Fit
-from foldmark.compare.pricing import Prices
+from foldmark.compare.prices import Prices
 
 __all__ = ["to_json"]
 

@@ -7,7 +7,7 @@ from textwrap import wrap
 from foldmark.compare.account import describe_rule, open_fields
 from foldmark.compare.diff import Diff, TensorDiff
 from foldmark.compare.difference import FieldDifference
-from foldmark.compare.pricing import Price, Prices
+from foldmark.compare.prices import Price, Prices
 from foldmark.formats.stored import StoredTensor
 from foldmark.report.difference_words import doing
 from foldmark.report.words import counted, fitted, number, percent, printable, wrapped
