@@ -267,6 +267,36 @@ def test_scales_of_activations_are_priced(folder: Path) -> None:
     assert activation.left == f"int8, scale {1 / 127:.4g}, zero point 0"
 
 
+def test_activations_are_swapped_one_by_one(folder: Path) -> None:
+    ours, theirs = [1 / 127, 1 / 127], [0.5 / 127, 0.4 / 127]
+    left, right = activation_model(ours), activation_model(theirs)
+    for name, each in (("a", left), ("b", right)):
+        onnx.save(each, folder / f"{name}.onnx")
+    found = diff(
+        folder / "a.onnx",
+        folder / "b.onnx",
+        float_model=folder / "float.onnx",
+        data=folder / "data.npz",
+        metric="mse",
+    )
+    prices = found.prices
+    assert prices is not None
+    assert len(prices.activations) == 2
+    for place, name in enumerate(("t0", "t1")):
+        (activation,) = (each for each in prices.activations if each.name.startswith(name))
+        into, back = list(ours), list(theirs)
+        into[place], back[place] = theirs[place], ours[place]
+        expected = error(activation_model(into)) - error(left)
+        expected += error(right) - error(activation_model(back))
+        assert activation.measured == pytest.approx(expected / 2, rel=1e-3)
+        assert activation.predicted is not None  # a guess where so much is clipped
+        assert expected / 4 < activation.predicted < expected * 2
+        assert activation.worth == activation.measured
+    said = found.text(everything=True)
+    assert "activations, alone" in said
+    assert max(map(len, said.splitlines())) <= 80
+
+
 def test_data_needs_a_float_model_that_runs(folder: Path) -> None:
     onnx.save(quantized_model(BASE), folder / "a.onnx")
     with pytest.raises(BadInput, match="need the float model"):

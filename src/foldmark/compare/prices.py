@@ -39,12 +39,21 @@ class ActivationPrice:
         name: of the value.
         left, right: how each side does it, in words.
         amount: what its error moves the output by, B's less A's, by the two accounts.
+        predicted: the mean of the two swaps of this one alone, by the what-if.
+        measured: the same, run; None for all but the costliest, and for what one graph has not.
     """
 
     name: str
     left: str
     right: str
     amount: float
+    predicted: float | None = None
+    measured: float | None = None
+
+    @property
+    def worth(self) -> float:
+        """What is known best of its price."""
+        return self.amount if self.measured is None else self.measured
 
 
 @dataclass(frozen=True)

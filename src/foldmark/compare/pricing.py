@@ -25,6 +25,7 @@ from foldmark.errors import NoDerivative
 from foldmark.formats.values import Array
 from foldmark.ledger.choice import MetricChoice, check_same_outputs, choose_metric
 from foldmark.ledger.metrics import Metric
+from foldmark.ledger.models import is_constant
 from foldmark.ledger.replay import Integral, Recording, dot
 from foldmark.ledger.targets import BatchTarget, Ruler
 from foldmark.runtimes.batches import Batch, Data, DataLike, open_data
@@ -34,6 +35,8 @@ __all__ = ["price_decisions"]
 _NODES = 4
 _LARGEST_BATCH = 32
 _ACTIVATIONS = "activations"
+# So many activations are swapped one by one: those whose accounts differ most.
+_SWAPPED = 8
 Arrays = Mapping[str, Array]
 
 
@@ -85,6 +88,19 @@ class _Swap:
     out_of_right: float | None = None
     predicted: float = 0.0
     has_prediction: bool = True
+
+    def means(self, weight: float) -> tuple[float | None, float | None, float, float | None]:
+        """Return into A, out of B, the mean of both, and what was predicted of it, each a mean.
+
+        Args:
+            weight: what a sum over samples is divided by, with the sign of the metric.
+        """
+        each = [
+            None if one is None else one / weight for one in (self.into_left, self.out_of_right)
+        ]
+        done = [one for one in each if one is not None]
+        measured = sum(done) / len(done) if done else 0.0
+        return each[0], each[1], measured, self.predicted / weight if self.has_prediction else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +157,7 @@ class _Pricing:
         self.samples = 0
         self.entries: dict[str, list[float]] = {}
         self.encodings: dict[str, tuple[str, str]] = {}
+        self.singles: dict[str, _Swap] = {}
         self.notes: list[str] = []
 
     def choose(self, first: Batch, metric: Metric | None) -> MetricChoice:
@@ -174,6 +191,7 @@ class _Pricing:
             else:
                 self._swap(swap, name, one, other)
         self._add_activations(one, other)
+        self._swap_activations(one, other)
 
     def _seen(self, side: Side, batch: Batch, target: BatchTarget) -> _Seen:
         runnable = side.runnable(batch.feeds)
@@ -282,6 +300,35 @@ class _Pricing:
             said = ["float" if site is None else activation_words(site) for site in sites]
             self.encodings[name] = (said[0], said[1])
 
+    def _swap_activations(self, one: _Seen, other: _Seen) -> None:
+        """Swap the costliest activations one by one, and all else as it is on either side."""
+        sides = [acting(seen.runnable) for seen in (one, other)]
+        if not self.singles:
+            differ = [
+                n
+                for n, site in sides[0].items()
+                if n in sides[1] and not is_constant(site) and not alike(site, sides[1][n])
+            ]
+            cost = {n: abs(b - a) for n, (a, b) in self.entries.items()}
+            most = sorted(differ, key=lambda n: -cost.get(n, 0.0))[:_SWAPPED]
+            self.singles = {name: _Swap() for name in most}
+        for name, swap in self.singles.items():
+            if not all(name in side for side in sides):
+                continue  # these samples take a path without it
+            guesses: list[float | None] = []
+            for seen, theirs in ((one, sides[1]), (other, sides[0])):
+                before = seen.recording.before[name]
+                value = encoded(before, theirs[name])
+                outputs = seen.runnable.run_with(seen.recording, name, value)
+                own = seen.target.measure(seen.recording.simulated)
+                moved = seen.target.measure(outputs) - own
+                guesses.append(seen.priced({name: value - before - seen.recording.delta[name]}))
+                if seen is one:
+                    swap.into_left = (swap.into_left or 0.0) + moved
+                else:
+                    swap.out_of_right = (swap.out_of_right or 0.0) - moved
+            self._guess(swap, guesses[0], None if guesses[1] is None else -guesses[1])
+
     def closed(self, choice: MetricChoice, data: Data) -> Prices:
         """Return the prices of everything that was added."""
         weight, harm = self.weight or 1.0, choice.metric.harm
@@ -289,15 +336,12 @@ class _Pricing:
         difference = real_right - real_left
         prices = []
         for name, swap in self.swaps.items():
-            swaps = [swap.into_left, swap.out_of_right]
-            into, out = (None if each is None else each / weight * harm for each in swaps)
-            done = [each for each in (into, out) if each is not None]
-            measured = sum(done) / len(done) if done else 0.0
+            into, out, measured, predicted = swap.means(weight / harm)
             prices.append(
                 Price(
                     self.units[name],
                     self.counts[name],
-                    swap.predicted / weight * harm if swap.has_prediction else None,
+                    predicted,
                     measured,
                     into,
                     out,
@@ -307,11 +351,23 @@ class _Pricing:
         prices.sort(key=lambda price: -abs(price.measured))
         kernel = ((real_right - right) - (real_left - left)) * harm
         together = (right - left) * harm - sum(price.measured for price in prices)
-        activations = [
-            ActivationPrice(name, *self.encodings[name], (after - before) / weight * harm)
-            for name, (before, after) in self.entries.items()
-        ]
-        activations.sort(key=lambda each: -abs(each.amount))
+        activations = []
+        for name, (before, after) in self.entries.items():
+            single = self.singles.get(name)
+            guess: float | None = None
+            run: float | None = None
+            if single is not None:
+                _, _, run, guess = single.means(weight / harm)
+            activations.append(
+                ActivationPrice(
+                    name,
+                    *self.encodings[name],
+                    (after - before) / weight * harm,
+                    guess,
+                    run,
+                )
+            )
+        activations.sort(key=lambda each: -abs(each.worth))
         return Prices(
             choice.metric,
             choice.outputs,

@@ -1,7 +1,6 @@
 """The two models of a comparison, ready to run with other weights than their own."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 
 import numpy as np
 import onnx
@@ -59,12 +58,17 @@ class Runnable:
         self.graph = graph
         self.sites = {site.name: site for site in graph.sites}
         self.replay = Replay(graph)
+        self._sessions: dict[str, Session] = {}
 
-    @cached_property
-    def _session(self) -> Session:
-        constants = [site.after for site in self.graph.sites if is_constant(site)]
-        opened = _open_weights(self.graph.simulated, constants)
-        return Session(opened, optimization=Optimization.OFF)
+    def _session(self, site: str = "") -> Session:
+        """Return the simulation whose weights, and the value behind one site, are inputs."""
+        if site not in self._sessions:
+            names = [each.after for each in self.graph.sites if is_constant(each)]
+            opened = _opened(
+                self.graph.simulated, [*names, self.sites[site].after] if site else names
+            )
+            self._sessions[site] = Session(opened, optimization=Optimization.OFF)
+        return self._sessions[site]
 
     def record(self, feeds: Arrays) -> Recording:
         """Record a batch."""
@@ -72,6 +76,14 @@ class Runnable:
 
     def run(self, recording: Recording, weights: Arrays) -> dict[str, Array]:
         """Run in simulation with other weights, by name in the float model; the rest its own."""
+        return self._run(self._session(), self._given(recording, weights))
+
+    def run_with(self, recording: Recording, site: str, value: Array) -> dict[str, Array]:
+        """Run in simulation with another value behind one activation's site; the rest its own."""
+        given = self._given(recording, {}) | {self.sites[site].after: value}
+        return self._run(self._session(site), given)
+
+    def _given(self, recording: Recording, weights: Arrays) -> dict[str, Array]:
         given = dict(recording.feeds)
         for site in self.graph.sites:
             if not is_constant(site):
@@ -80,8 +92,12 @@ class Runnable:
             own = before + recording.delta[site.name]
             value = weights.get(site.name)
             given[site.after] = own if value is None else fitted(value, before.shape)
-        takes = {each.name for each in self._session.inputs}
-        return self._session.run({n: a for n, a in given.items() if n in takes})
+        return given
+
+    @staticmethod
+    def _run(session: Session, given: Arrays) -> dict[str, Array]:
+        takes = {each.name for each in session.inputs}
+        return session.run({n: a for n, a in given.items() if n in takes})
 
     def _fed(self, feeds: Arrays) -> dict[str, Array]:
         taken = {value.name for value in self.graph.skeleton.graph.input}
@@ -96,8 +112,8 @@ def fitted(value: Array, shape: tuple[int, ...]) -> Array:
     return np.ascontiguousarray(turned)
 
 
-def _open_weights(model: onnx.ModelProto | LightModel, names: Iterable[str]) -> LightModel:
-    """Return the model with these constants turned into inputs."""
+def _opened(model: onnx.ModelProto | LightModel, names: Iterable[str]) -> LightModel:
+    """Return the model with these values turned into inputs."""
     light = lighten(model)
     wanted = set(names)
     opened = onnx.ModelProto()

@@ -51,7 +51,14 @@ def _prices(prices: Prices) -> dict[str, object]:
         "together": prices.together,
         "kernel": prices.kernel,
         "activations": [
-            {"name": each.name, "left": each.left, "right": each.right, "amount": each.amount}
+            {
+                "name": each.name,
+                "left": each.left,
+                "right": each.right,
+                "amount": each.amount,
+                "predicted": each.predicted,
+                "measured": each.measured,
+            }
             for each in prices.activations
         ],
         "notes": list(prices.notes),

@@ -183,15 +183,18 @@ def _activations(prices: Prices, everything: bool) -> list[str]:
         return []
     if not everything:
         most = [
-            f"{_value_name(each.name)} {percent(each.amount / difference, 0)}"
+            f"{_value_name(each.name)} {percent(each.worth / difference, 0)}"
             for each in prices.activations[:_ACTIVATIONS]
         ]
         return [wrapped("of the activations mostly " + ", ".join(most), later="  ")]
-    lines = ["", f"{'activations':<27} {'A':<17} {'B':<17}{'amount':>9}{'share':>6}"]
+    head = f"{'activations, alone':<22} {'A':<15} {'B':<15}"
+    lines = ["", f"{head}{'predicted':>9}{'measured':>9}{'share':>6}"]
     for each in prices.activations:
-        cells = (fitted(printable(each.name), 27), each.left, each.right)
-        amounts = f"{number(each.amount, 2):>9}{percent(each.amount / difference, 0):>6}"
-        lines += _row(cells, (27, 17, 17), amounts)
+        cells = (fitted(printable(each.name), 22), each.left, each.right)
+        guess = each.amount if each.predicted is None else each.predicted
+        run = "-" if each.measured is None else number(each.measured, 2)
+        amounts = f"{number(guess, 2):>9}{run:>9}{percent(each.worth / difference, 0):>6}"
+        lines += _row(cells, (22, 15, 15), amounts)
     return lines
 
 
