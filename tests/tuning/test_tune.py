@@ -19,7 +19,7 @@ from foldmark.recipes.recipe_file import BUILT_IN, parse_recipe, recipe_text
 from foldmark.runtimes.batches import open_data
 from foldmark.runtimes.onnxruntime import Session
 from foldmark.runtimes.timing import Interval
-from foldmark.tuning.repairs import Repair, repaired
+from foldmark.tuning.repairs import Repair, find_repairs, repaired
 from foldmark.tuning.trial import Bench, Trial
 from foldmark.tuning.tune import Goal, tune
 
@@ -116,6 +116,31 @@ def test_what_is_free_comes_first():
     assert parse_recipe(recipe_text(recipe), "r") == recipe
 
 
+def test_a_range_that_nothing_needs_any_more_is_left_out():
+    """Where every operator that touches a tensor stays in float, the tensor has no codes."""
+    ranged = Repair("", "t", 0.2, 0.0, TensorRange("t", -1.0, 2.0), frozenset({"b", "c"}))
+    b, c = (
+        Repair("", name, 0.2, 0.1, Override(f"^{name}$", keep_float=True), frozenset({name}))
+        for name in "bc"
+    )
+    assert repaired(BUILT_IN["static"], (ranged, b)).ranges == (ranged.change,)
+    assert repaired(BUILT_IN["static"], (ranged, b, c)).ranges == ()
+
+
+def test_repairs_go_together(tmp_path, monkeypatch):
+    """However many the account names, the recipe with all of them can be followed."""
+    model = residual_network()
+    data = open_data(held_out(32), onnx.load(model))
+    bench = Bench(model, data, data, tmp_path, seconds=0.05)
+    trial = bench.run("static", BUILT_IN["static"])
+    repairs = find_repairs(bench, trial, onnx.load(model))
+    assert any(isinstance(each.change, TensorRange) for each in repairs)
+    assert any(isinstance(each.change, Override) for each in repairs)
+    for count in range(1, len(repairs) + 1):
+        made = bench.run("repaired", repaired(trial.recipe, repairs[:count]))
+        assert "needs none" not in made.failure
+
+
 def test_the_recipe_makes_the_same_bytes(folder, capsys):
     """The command that tune prints gives the file that tune wrote."""
     assert command(folder, "--calibration-samples", "24") == 0
@@ -134,14 +159,19 @@ def test_a_fault_of_the_data_is_no_trial(folder, capsys):
     assert not list((folder / "q.onnx.trials").glob("*.json"))
 
 
-def test_other_data_are_other_trials(folder, capsys):
+def test_other_data_are_other_trials(folder, monkeypatch, capsys):
     """The same path with other samples in it is measured anew."""
     assert command(folder) == 0
     first = len(list((folder / "q.onnx.trials").glob("*.json")))
     arrays = dict(np.load(folder / "d.npz"))
     np.savez(folder / "d.npz", x=arrays["x"][:100], labels=arrays["labels"][:100])
     assert command(folder, "--force") == 0
-    assert len(list((folder / "q.onnx.trials").glob("*.json"))) > first
+    second = len(list((folder / "q.onnx.trials").glob("*.json")))
+    assert second > first
+    # So is everything by another version of what made and measured it.
+    monkeypatch.setattr("foldmark.tuning.trial.metadata.version", lambda name: f"another {name}")
+    assert command(folder, "--force") == 0
+    assert len(list((folder / "q.onnx.trials").glob("*.json"))) > second
     capsys.readouterr()
 
 
@@ -223,6 +253,9 @@ def test_the_score_comes_before_the_speed(folder, monkeypatch, speedup, found, c
     tuning = tune(bench, Goal(max_drop=0.01, min_speedup=speedup), folder / "q.onnx")
     assert not tuning.reached
     assert tuning.best.drop == chosen
+    if speedup == 10:  # the score holds: nothing that mends it is tried, the slowest are named
+        assert [trial.step for trial in tuning.trials] == ["dynamic", "static"]
+        assert any("% of the time" in each for each in tuning.blame)
     assert tuning.best.speed.value == max(
         trial.speed.value for trial in tuning.trials if trial.drop == chosen
     )

@@ -9,8 +9,9 @@ import onnx
 from foldmark.ledger.entries import Entry
 from foldmark.recipes.recipe import Mode, Override, Recipe, TensorRange
 from foldmark.report.explain import explain
+from foldmark.runtimes.onnxruntime import Optimization
 from foldmark.runtimes.profile import execute
-from foldmark.surgery.editor import Editor, node_name
+from foldmark.surgery.editor import Editor, consumers, node_name
 from foldmark.surgery.products import Product, find_product
 from foldmark.tuning.trial import Bench, Trial
 
@@ -30,6 +31,7 @@ class Repair:
         saving: what it saves of the measured change by the account, as a part of it.
         milliseconds: what it costs in every run, estimated from the float model's times.
         change: the override or range that makes it.
+        products: the operators that it touches.
     """
 
     words: str
@@ -37,6 +39,7 @@ class Repair:
     saving: float
     milliseconds: float
     change: Override | TensorRange
+    products: frozenset[str] = frozenset()
 
     @property
     def worth(self) -> float:
@@ -60,6 +63,7 @@ def find_repairs(bench: Bench, trial: Trial, model: onnx.ModelProto) -> tuple[Re
     if total <= 0:
         return ()
     found: list[Repair] = []
+    touching = _touching(model)
     if trial.recipe.mode is Mode.STATIC:
         best: dict[str, Repair] = {}
         for fix in account.fixes:
@@ -73,28 +77,38 @@ def find_repairs(bench: Bench, trial: Trial, model: onnx.ModelProto) -> tuple[Re
                 fix.predicted / total,
                 0.0,
                 TensorRange(name, low, high),
+                frozenset(touching[name]),
             )
             if name not in best or repair.saving > best[name].saving:
                 best[name] = repair
         found += best.values()
-    found += _in_float(bench, trial, model, _damage(account.entries, harm, model), total)
+    damage = _damage(account.entries, harm, touching)
+    found += _in_float(bench, trial, model, damage, total)
     return tuple(sorted(found, key=lambda repair: -repair.worth))
 
 
 def repaired(recipe: Recipe, repairs: tuple[Repair, ...]) -> Recipe:
-    """Return the recipe with the repairs' changes."""
+    """Return the recipe with the repairs' changes.
+
+    A tensor that only operators left in float touch needs no range any more.
+    """
     overrides = [each.change for each in repairs if isinstance(each.change, Override)]
-    ranges = {
-        each.tensor: each
-        for each in (*recipe.ranges, *(repair.change for repair in repairs))
-        if isinstance(each, TensorRange)
-    }
+    in_float = frozenset[str]().union(
+        *(each.products for each in repairs if isinstance(each.change, Override))
+    )
+    ranges = {each.tensor: each for each in recipe.ranges}
+    for each in repairs:
+        if isinstance(each.change, TensorRange) and not (
+            each.products and each.products <= in_float
+        ):
+            ranges[each.change.tensor] = each.change
     return replace(recipe, overrides=(*recipe.overrides, *overrides), ranges=tuple(ranges.values()))
 
 
-def _damage(entries: Sequence[Entry], harm: float, model: onnx.ModelProto) -> dict[str, float]:
+def _damage(
+    entries: Sequence[Entry], harm: float, nodes: Mapping[str, list[str]]
+) -> dict[str, float]:
     """Return what the errors of each product's tensors did, by the product's name."""
-    nodes = _readers(model)
     damage: dict[str, float] = defaultdict(float)
     for entry in entries:
         readers = nodes.get(_own_name(entry.site.name, nodes), [])
@@ -107,7 +121,14 @@ def _in_float(
     bench: Bench, trial: Trial, model: onnx.ModelProto, damage: Mapping[str, float], total: float
 ) -> list[Repair]:
     feeds = next(iter(bench.data.batches(bench.batch_size))).feeds
-    run = execute(model, feeds, runs=2, threads=bench.threads, folder=bench.float_model.parent)
+    run = execute(
+        model,
+        feeds,
+        runs=2,
+        threads=bench.threads,
+        folder=bench.float_model.parent,
+        optimization=Optimization.EXTENDED,  # all of them would rename what changes its layout
+    )
     times = {each.name: each.seconds for each in run.nodes}
     usual = sorted(times.values())[len(times) // 2] if times else 1e-6
     lost = max(0.0, 1 - 1 / trial.speed.value)
@@ -118,6 +139,7 @@ def _in_float(
             amount / total,
             1e3 * times.get(name, usual) * lost,
             Override(f"^{_escaped(name)}$", keep_float=True),
+            frozenset({name}),
         )
         for name, amount in damage.items()
         if amount > 0
@@ -138,16 +160,24 @@ def _own_name(name: str, known: Mapping[str, object]) -> str:
     return name
 
 
-def _readers(model: onnx.ModelProto) -> dict[str, list[str]]:
-    """Return the names of the products that read each tensor, weights and biases included."""
+def _touching(model: onnx.ModelProto) -> dict[str, list[str]]:
+    """Return the names of the products that read or make each tensor, weights and biases too.
+
+    What follows a product alone, such as its activation function, makes its result.
+    """
     editor = Editor(model)
-    readers: dict[str, list[str]] = defaultdict(list)
+    touching: dict[str, list[str]] = defaultdict(list)
     for scope in editor.scopes():
+        readers = consumers(scope.graph)
         for node in scope.graph.node:
             if isinstance(find_product(node, scope), Product):
-                for name in (*node.input, *node.output):
-                    readers[name].append(node_name(node))
-    return readers
+                names = [*node.input, *node.output]
+                followers = readers[node.output[0]]
+                if len(followers) == 1:
+                    names += followers[0].output
+                for name in names:
+                    touching[name].append(node_name(node))
+    return touching
 
 
 def _escaped(name: str) -> str:

@@ -5,6 +5,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,7 @@ class Bench:
     def _key(self, recipe: Recipe) -> str:
         """Return a name that changes with anything that could change the result."""
         facts = (
+            *(metadata.version(each) for each in ("foldmark", "onnxruntime", "numpy")),
             recipe_text(recipe),
             self.float_model.stat().st_size,
             self.float_model.stat().st_mtime_ns,

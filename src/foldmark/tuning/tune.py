@@ -13,7 +13,7 @@ from foldmark.formats.onnx_file import read_model
 from foldmark.recipes.recipe import MethodName, Mode, Recipe, TensorRange
 from foldmark.recipes.recipe_file import BUILT_IN, recipe_text
 from foldmark.recipes.save import save_model
-from foldmark.runtimes.profile import all_nodes
+from foldmark.runtimes.profile import all_nodes, execute
 from foldmark.tuning.repairs import Repair, find_repairs, repaired
 from foldmark.tuning.trial import Bench, Trial
 
@@ -102,7 +102,8 @@ def tune(
 
     The cheap rungs first: dynamic and static, both, so that the faster of two good ones is
     taken; then other ranges, then methods, each kept when it helps; then what the account names
-    gets another range or is left in float, those that save most per millisecond first.
+    gets another range or is left in float, those that save most per millisecond first. All that
+    follows the first rungs mends the score: where speed alone is missing it is not tried.
 
     Raises NotSupported when no recipe could be followed at all.
     """
@@ -110,20 +111,18 @@ def tune(
     model = read_model(bench.float_model)
     for step, recipe in _first_rungs(model):
         climb.try_recipe(step, recipe)
-    if not climb.reached():
-        for step, change in _improvements(model):
+    for step, change in _improvements(model):
+        if climb.wants_score():
             climb.improve(step, change)
-            if climb.reached():
-                break
-    blame: tuple[str, ...] = ()
-    if not climb.reached() and climb.base() is not None:
-        blame = _repair(climb, model)
+    blame = _repair(climb, model) if climb.wants_score() else ()
     best = climb.best()
     if best is None:
         failures = "; ".join(
             dict.fromkeys(trial.failure for trial in (step.trial for step in climb.steps))
         )
         raise NotSupported("no recipe could be followed", got=failures)
+    if best.speed.value < goal.min_speedup:
+        blame = (*blame, *_slowest(bench, best))
     _deliver(best, output)
     return Tuning(tuple(climb.steps), best, climb.reached(), () if climb.reached() else blame)
 
@@ -156,6 +155,14 @@ class _Climb:
     def reached(self) -> bool:
         best = self.best()
         return best is not None and self.goal.holds(best)
+
+    def wants_score(self) -> bool:
+        """Return whether a better score is what keeps the goal from holding."""
+        made = self._made()
+        if not made or self.reached():
+            return False
+        fast = any(trial.speed.value >= self.goal.min_speedup for trial in made)
+        return fast or not any(self.goal.keeps_score(trial) for trial in made)
 
     def try_recipe(
         self, name: str, recipe: Recipe, base: Trial | None = None, promise: Promise | None = None
@@ -220,7 +227,8 @@ def _repair(climb: _Climb, model: onnx.ModelProto) -> tuple[str, ...]:
             replace(repaired(base.recipe, chosen), name=f"{len(chosen)} repairs"),
             base=base,
             promise=Promise(
-                sum(each.saving for each in chosen), sum(each.milliseconds for each in chosen)
+                min(1.0, sum(each.saving for each in chosen)),
+                sum(each.milliseconds for each in chosen),
             ),
         )
         if len(chosen) == len(repairs):
@@ -228,6 +236,19 @@ def _repair(climb: _Climb, model: onnx.ModelProto) -> tuple[str, ...]:
         count *= 2
     worst = sorted(repairs, key=lambda repair: -repair.saving)
     return tuple(dict.fromkeys(repair.blame for repair in worst))[:3]
+
+
+def _slowest(bench: Bench, trial: Trial) -> tuple[str, ...]:
+    """Return the operators that take most of a trial's time, in words."""
+    feeds = next(iter(bench.data.batches(bench.batch_size))).feeds
+    path = Path(trial.model)
+    run = execute(read_model(path), feeds, threads=bench.threads, folder=path.parent)
+    total = sum(each.seconds for each in run.nodes) or 1.0
+    worst = sorted(run.nodes, key=lambda each: -each.seconds)[:3]
+    return tuple(
+        f"{each.name} ({each.operator}, {100 * each.seconds / total:.0f} % of the time)"
+        for each in worst
+    )
 
 
 def _in_words(chosen: tuple[Repair, ...]) -> str:
