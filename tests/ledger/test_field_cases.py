@@ -172,7 +172,7 @@ def test_a_bias_scale_that_the_fused_gemm_ignores_is_the_kernels(factor):
     assert "Gemm '/h'" in report.verdict
     assert "Where the runtime parts from the model: Gemm '/h'" in str(report)
     assert bias_ratio(report, "c") == pytest.approx(factor, rel=1e-3)
-    assert f"'c' {factor:g} times it" in " ".join(str(report).split())
+    assert f", c {factor:g} times it" in " ".join(str(report).split())
 
 
 def bias_ratio(report: Findings, name: str) -> float | None:

@@ -18,7 +18,7 @@ from foldmark.graphs.sites import Site, SiteKind
 from foldmark.ledger.entries import Entry
 from foldmark.report.explain import explain
 from foldmark.report.explanation import Explanation
-from foldmark.report.words import site_title
+from foldmark.report.words import site_titles
 from foldmark.runtimes.onnxruntime import Session
 
 __all__ = ["command"]
@@ -102,7 +102,7 @@ def _cured(
         (scores,) = Session(model).run(feeds).values()
         right = int((scores.argmax(1) == labels).sum())
         lines.append(f"  {name:54}{right:3} of {len(labels)}  {right / len(labels):6.1%}")
-    names = ", ".join(site_title(site) for site in blamed)
+    names = ", ".join(site_titles(blamed).values())
     return "\n".join([*lines, f"  In float: {names}", ""])
 
 

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import onnx
 
@@ -14,8 +14,9 @@ _PARAMETER = re.compile(
     r"[./](weight|bias|kernel|gamma|beta|scale|W|b|w|weight_v|in_proj_weight|in_proj_bias)"
     r"(?=$|[._/-])"
 )
-# How many nodes upstream a nameless node looks for a name.
-_FAR = 4
+# How many nodes away a nameless value looks for a name: from attention's scores to a projection,
+# with a site behind every node.
+_FAR = 24
 
 
 def module_path(parameter: str) -> str:
@@ -76,18 +77,48 @@ class Labels:
         )
 
     def near(self, value: str) -> str:
-        """Return the module path of what reads a value, or else of what leads to it.
+        """Return the module path of what reads a value, or else of what lies around it.
 
-        A value without a name of its own is put to the last layer before it that has one.
+        A value without a name of its own is put to what the nearest named layers before and
+        behind it have in common, to the one before where that is nothing.
         """
         readers = (self.of(node) for node in self._consumers.get(value, []))
         found = next((path for path in readers if path), "")
-        pending = [value]
+        if found:
+            return found
+        before = self._first([value], self._before)
+        behind = self._first([value], self._behind)
+        return common_path([before, behind] if before and behind else [before]) or before or behind
+
+    def around(self, value: str) -> str:
+        """Return the module path of what makes a value, or else of what lies around it."""
+        maker = self._makers.get(value)
+        return (self.of(maker) if maker is not None else "") or self.near(value)
+
+    def _before(self, value: str) -> tuple[list[onnx.NodeProto], list[str]]:
+        node = self._makers.get(value)
+        return ([], []) if node is None else ([node], list(node.input))
+
+    def _behind(self, value: str) -> tuple[list[onnx.NodeProto], list[str]]:
+        nodes = self._consumers.get(value, [])
+        return nodes, [name for node in nodes for name in node.output]
+
+    def _first(
+        self, pending: list[str], step: Callable[[str], tuple[list[onnx.NodeProto], list[str]]]
+    ) -> str:
+        """Return the first module path met from some values on, in one direction."""
+        seen = set(pending)
         for _ in range(_FAR):
-            makers = [self._makers[name] for name in pending if name in self._makers]
-            found = found or next((path for node in makers if (path := self.of(node))), "")
-            pending = [name for node in makers for name in node.input]
-        return found
+            ahead = []
+            for value in pending:
+                nodes, further = step(value)
+                found = next((path for node in nodes if (path := self.of(node))), "")
+                if found:
+                    return found
+                ahead += [name for name in further if name not in seen]
+                seen.update(further)
+            pending = ahead
+        return ""
 
     @staticmethod
     def _scope(node: onnx.NodeProto) -> str:

@@ -7,7 +7,19 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-__all__ = ["Encoding", "OddScale", "QuantizedGraph", "Site", "SiteKind", "UnmatchedWeight"]
+__all__ = [
+    "NO_FLOAT_MODEL",
+    "Encoding",
+    "OddScale",
+    "QuantizedGraph",
+    "Site",
+    "SiteKind",
+    "UnmatchedWeight",
+]
+
+
+NO_FLOAT_MODEL = "no float model was given"
+"""Why weights are unmatched where there is nothing to match them with."""
 
 
 class SiteKind(Enum):
@@ -66,6 +78,7 @@ class Site:
         encoding: number format and granularity.
         codes: the stored codes of a weight or bias, in the tensor's layout in the skeleton,
             None for activations.
+        maker: type of the operator that makes the tensor, "" for weights and inputs.
     """
 
     name: str
@@ -77,6 +90,7 @@ class Site:
     after: str
     encoding: Encoding
     codes: NDArray[np.generic] | None = None
+    maker: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,11 +101,15 @@ class UnmatchedWeight:
         name: the weight's name in the quantized model.
         shape: its shape.
         reason: why no float tensor was accepted ("no float tensor of this shape").
+        layer: module path of what reads it, "" when the graph does not let us recover it.
+        operator: type of the operator that reads it, "" when not known.
     """
 
     name: str
     shape: tuple[int, ...]
     reason: str
+    layer: str = ""
+    operator: str = ""
 
 
 @dataclass(frozen=True)

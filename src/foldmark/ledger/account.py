@@ -286,7 +286,9 @@ class AccountTaker:
         for name, exact in inner.exact.items():
             self._tallies[name].add_origin(recording.before[name], recording.delta[name], exact)
         for name, values in inner.softmaxes.items():
-            self._softmaxes.setdefault(name, SoftmaxGains(name)).add(*values)
+            if name not in self._softmaxes:
+                self._softmaxes[name] = SoftmaxGains(name, way.softmax_layer(name))
+            self._softmaxes[name].add(*values)
 
     def _tally(self, site: Site) -> SiteTally:
         if site.name not in self._tallies:

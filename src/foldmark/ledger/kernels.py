@@ -1,7 +1,7 @@
 """Which operators the runtime computes otherwise than the model says, fused or on codes."""
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from foldmark.errors import FoldmarkError
+from foldmark.graphs.labels import Labels
 from foldmark.graphs.reading.outputs import with_float_outputs
 from foldmark.graphs.reading.read import read_quantized
 from foldmark.graphs.sites import QuantizedGraph
@@ -33,12 +34,14 @@ class KernelDifference:
         node: its name, or that of its first output.
         steps: largest difference of its output codes; None where it gives floats.
         relative: largest difference over the largest value.
+        layer: its module path, "" when the graph does not let us recover it.
     """
 
     operator: str
     node: str
     steps: int | None
     relative: float
+    layer: str = ""
 
     def __str__(self) -> str:
         """Return the finding in a few words."""
@@ -46,7 +49,8 @@ class KernelDifference:
             much = f"{self.relative:.0%}"
         else:
             much = f"{self.steps} step" if self.steps == 1 else f"{self.steps} steps"
-        return f"{self.operator} {self.node!r} comes out up to {much} off"
+        place = f" of {self.layer}" if self.layer and self.layer not in self.node else ""
+        return f"{self.operator} {self.node!r}{place} comes out up to {much} off"
 
 
 def kernel_differences(model: onnx.ModelProto, feeds: _Arrays) -> tuple[KernelDifference, ...]:
@@ -69,8 +73,10 @@ def kernel_differences(model: onnx.ModelProto, feeds: _Arrays) -> tuple[KernelDi
     values = {**feeds, **session.run(feeds)}
     found = [each for piece in pieces if (each := _compare(model, piece, values)) is not None]
     far = [each for each in found if each.steps is None or each.steps > _STEPS]
-    found = sorted(far or found, key=lambda each: -each.relative)
-    return tuple(found[:_KEPT])
+    found = sorted(far or found, key=lambda each: -each.relative)[:_KEPT]
+    labels = Labels(model.graph.node, [tensor.name for tensor in model.graph.initializer])
+    outputs = {node.name or node.output[0]: node.output[0] for node in model.graph.node}
+    return tuple(replace(each, layer=labels.around(outputs[each.node])) for each in found)
 
 
 @dataclass(frozen=True)

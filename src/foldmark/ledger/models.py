@@ -9,6 +9,7 @@ import onnx
 from numpy.typing import NDArray
 
 from foldmark.errors import ModelsDiffer, NothingQuantized, NotSupported
+from foldmark.graphs.labels import Labels
 from foldmark.graphs.reading.outputs import with_float_outputs
 from foldmark.graphs.reading.read import read_quantized
 from foldmark.graphs.sites import QuantizedGraph, Site, SiteKind, UnmatchedWeight
@@ -108,6 +109,15 @@ class Way:
                     )
         return Inner(tensors, softmaxes)
 
+    def softmax_layer(self, name: str) -> str:
+        """Return the module path of a softmax, "" when the graph does not let us recover it."""
+        return self._labels.around(self._softmax_values[name][1])
+
+    @cached_property
+    def _labels(self) -> Labels:
+        graph = self.graph.skeleton.graph
+        return Labels(graph.node, [tensor.name for tensor in graph.initializer])
+
     @cached_property
     def _softmax_values(self) -> dict[str, tuple[str, str]]:
         made = {name for node in self.graph.simulated.graph.node for name in node.output}
@@ -150,11 +160,7 @@ class Models:
         self.quantized = quantized
         self._ways: list[Way] = []
         self._notes: list[str] = []
-        if exact is None:
-            self._notes.append(
-                "Without the float model weights are not explained: only activations are."
-            )
-        elif said := _check_interfaces(exact, quantized):
+        if exact is not None and (said := _check_interfaces(exact, quantized)):
             self._notes.append(said)
 
     @property
@@ -169,6 +175,8 @@ class Models:
         """What a reader must know of how the models were run."""
         paths = f"The samples take {len(self._ways)} paths through the models."
         notes = [*self._notes, paths] if len(self._ways) > 1 else self._notes
+        if self.exact is None:
+            notes = [_without_weights(len(self.unmatched)), *notes]
         odd = {each.name: str(each) for way in self._ways for each in way.graph.odd_scales}
         told = [*odd.values()][:_ODD]
         if len(odd) > _ODD:
@@ -243,6 +251,14 @@ class Models:
                 "is not measured."
             )
             return None
+
+
+def _without_weights(count: int) -> str:
+    weights = "weights" if count != 1 else "weight"
+    return (
+        f"Without the float model weights are not explained: only activations are; {count} "
+        f"{weights} count as exact."
+    )
 
 
 def _is_quantized(model: onnx.ModelProto) -> bool:

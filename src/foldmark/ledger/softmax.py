@@ -18,11 +18,13 @@ class SoftmaxGain:
         name: the node's name.
         scores: relative error of the scores, per head (one entry without heads).
         probabilities: relative error of the probabilities, per head.
+        layer: module path of the attention, "" when the graph does not let us recover it.
     """
 
     name: str
     scores: tuple[float, ...]
     probabilities: tuple[float, ...]
+    layer: str = ""
 
     @property
     def gains(self) -> tuple[float, ...]:
@@ -54,6 +56,7 @@ class SoftmaxGains:
     """
 
     name: str
+    layer: str = ""
     _sums: list[NDArray[np.float64]] = field(default_factory=list)
 
     def add(
@@ -83,6 +86,7 @@ class SoftmaxGains:
             self.name,
             tuple(float(x) for x in np.sqrt(error / np.maximum(signal, tiny))),
             tuple(float(x) for x in np.sqrt(moved / np.maximum(power, tiny))),
+            self.layer,
         )
 
 

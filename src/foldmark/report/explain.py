@@ -21,6 +21,7 @@ from foldmark.ledger.metrics import Metric
 from foldmark.ledger.models import Models
 from foldmark.ledger.progress import Progress
 from foldmark.report.explanation import Explanation
+from foldmark.report.words import site_titles
 from foldmark.runtimes.batches import Batch, Data, DataLike, open_data
 
 __all__ = ["choice_for", "explain"]
@@ -236,9 +237,10 @@ def _bias_notes(entries: Sequence[Entry]) -> tuple[str, ...]:
         return ()
     worst = max(odd, key=lambda entry: abs(np.log(entry.bias_ratio or 1.0)))
     count = "One bias has" if len(odd) == 1 else f"{len(odd)} biases have"
+    where = site_titles(entry.site for entry in entries)[worst.site.name]
     return (
         f"{count} a scale other than input scale * weight scale, "
-        f"{worst.site.name!r} {worst.bias_ratio:.4g} times it: integer kernels that add a bias "
+        f"{where} {worst.bias_ratio:.4g} times it: integer kernels that add a bias "
         "to the product as it is read it wrong.",
     )
 

@@ -10,6 +10,7 @@ from foldmark.ledger.findings import Findings
 from foldmark.ledger.flips import LabelReport
 from foldmark.report.explain_text import verdict
 from foldmark.report.schemes import scheme_name, scheme_rule
+from foldmark.report.words import site_titles
 
 __all__ = ["SCHEMA", "to_json"]
 
@@ -19,6 +20,7 @@ SCHEMA = "foldmark.explain/1"
 def to_json(report: Findings) -> dict[str, Any]:
     """Return the report as plain dicts, lists, strings and finite numbers (null for others)."""
     metric, closure, cost = report.metric, report.closure, report.cost
+    titles = site_titles(entry.site for entry in report.entries)
     plain: dict[str, Any] = _plain(
         {
             "schema": SCHEMA,
@@ -48,7 +50,7 @@ def to_json(report: Findings) -> dict[str, Any]:
                 "sites": cost.sites,
             },
             "data": {"source": report.data, "random": report.is_random},
-            "entries": [_entry(entry) for entry in report.entries],
+            "entries": [_entry(entry, titles[entry.site.name]) for entry in report.entries],
             "layers": [vars(each) for each in report.layers],
             "kinds": [vars(each) for each in report.kinds],
             "operators": [vars(each) for each in report.operators],
@@ -67,6 +69,7 @@ def to_json(report: Findings) -> dict[str, Any]:
             "softmaxes": [
                 {
                     "name": each.name,
+                    "layer": each.layer,
                     "gain": each.gain,
                     "scores": each.scores,
                     "probabilities": each.probabilities,
@@ -85,10 +88,11 @@ def to_json(report: Findings) -> dict[str, Any]:
     return plain
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
+def _entry(entry: Entry, title: str) -> dict[str, Any]:
     facts, site, setter = entry.facts, entry.site, entry.facts.setter
     return {
         "site": site.name,
+        "title": title,
         "kind": site.kind.value,
         "operator": site.operator,
         "layer": site.layer,

@@ -2,11 +2,20 @@
 
 from collections.abc import Iterable, Sequence
 
+from foldmark.graphs.sites import NO_FLOAT_MODEL
 from foldmark.ledger.entries import Entry
 from foldmark.ledger.findings import Findings
 from foldmark.ledger.softmax import SoftmaxGain
 from foldmark.report.reasons import main_cause, reason
-from foldmark.report.words import counted, fitted, number, percent, site_title, wrapped
+from foldmark.report.words import (
+    counted,
+    fitted,
+    number,
+    operator_title,
+    percent,
+    site_titles,
+    wrapped,
+)
 
 __all__ = ["render", "verdict"]
 
@@ -52,13 +61,13 @@ def verdict(report: Findings) -> str:
         return f"{moved}; {outside}."
     if not report.entries:
         return f"{moved}; no site is there to carry it."
-    first = report.entries[0]
-    lead = f"{site_title(first.site)} carries {percent(first.share, 0)} of it"
+    first, titles = report.entries[0], _titles(report)
+    lead = f"{titles[first.site.name]} carries {percent(first.share, 0)} of it"
     few, carried = _few(report.entries)
     if few > 1:
         lead = (
             f"{few} of {len(report.entries)} sites carry {percent(carried, 0)} of it, first "
-            f"{site_title(first.site)} with {percent(first.share, 0)}"
+            f"{titles[first.site.name]} with {percent(first.share, 0)}"
         )
     cause, part = main_cause(first)
     return f"{moved}; {lead} ({cause.value.replace('_', ' ')} {percent(min(part, 9.99), 0)})."
@@ -151,10 +160,11 @@ def _table(report: Findings) -> str:
     if not report.entries:
         return ""
     rows = [f"{'Site':<40}{'amount':>10}{'share':>9}  {'90 % interval':<14}{'cause':<5}"]
+    titles = _titles(report)
     for entry in report.entries[:_ROWS]:
         cause, _ = main_cause(entry)
         rows.append(
-            f"{fitted(site_title(entry.site), 39):<40}{number(entry.amount, 3):>10}"
+            f"{fitted(titles[entry.site.name], 39):<40}{number(entry.amount, 3):>10}"
             f"{percent(entry.share):>9}  {_interval(entry, report.metric.change):<12}"
             f"{_SHORT[cause.value]:>7}"
         )
@@ -207,11 +217,11 @@ def _subtotals(report: Findings) -> str:
 
 
 def _reasons(report: Findings) -> str:
-    blocks = []
+    blocks, titles = [], _titles(report)
     for place, entry in enumerate(report.entries[:_REASONS], start=1):
         if entry.amount * report.metric.harm <= 0:
             break
-        head = f"{place}. {site_title(entry.site)}: {percent(entry.share)}"
+        head = f"{place}. {titles[entry.site.name]}: {percent(entry.share)}"
         body = wrapped(reason(entry), _WIDTH, first="   ", later="   ")
         where = _groups(entry)
         blocks.append("\n".join(part for part in (head, body, where) if part))
@@ -236,7 +246,7 @@ def _groups(entry: Entry) -> str:
 
 
 def _titles(report: Findings) -> dict[str, str]:
-    return {entry.site.name: site_title(entry.site) for entry in report.entries}
+    return site_titles(entry.site for entry in report.entries)
 
 
 def _fixes(report: Findings) -> str:
@@ -282,7 +292,9 @@ def _softmaxes(softmaxes: Sequence[SoftmaxGain]) -> str:
     rows = [f"{'Softmax':<48}{'scores':>10}{'probs':>10}{'gain':>10}"]
     for each in sorted(softmaxes, key=lambda s: -max(s.probabilities, default=0.0))[:4]:
         worst = max(range(len(each.probabilities)), key=lambda head: each.probabilities[head])
-        name = each.name.strip("/") + (f" head {worst}" if len(each.probabilities) > 1 else "")
+        name = operator_title("Softmax", each.layer, each.name)
+        if len(each.probabilities) > 1:
+            name += f" head {worst}"
         rows.append(
             f"{fitted(name, 47):<48}{percent(each.scores[worst]):>10}"
             f"{percent(each.probabilities[worst]):>10}{number(each.gains[worst], 3):>10}"
@@ -317,20 +329,16 @@ def _labels(report: Findings) -> str:
 
 
 def _unmatched(report: Findings) -> str:
-    if not report.unmatched:
+    told = [each for each in report.unmatched if each.reason != NO_FLOAT_MODEL]
+    if not told:
         return ""
     rows = ["Constants that no entry accounts for; what they move is in graph:"]
-    rows += [
-        wrapped(
-            f"{fitted(each.name, 44)} {list(each.shape)}: {each.reason}",
-            _WIDTH,
-            first="  ",
-            later="    ",
-        )
-        for each in report.unmatched[:8]
-    ]
-    if len(report.unmatched) > 8:
-        rows.append(f"  and {len(report.unmatched) - 8} more")
+    for each in told[:8]:
+        where = f" of {operator_title(each.operator, each.layer)}" if each.operator else ""
+        text = f"{fitted(each.name, 44)}{where} {list(each.shape)}: {each.reason}"
+        rows.append(wrapped(text, _WIDTH, first="  ", later="    "))
+    if len(told) > 8:
+        rows.append(f"  and {len(told) - 8} more")
     return "\n".join(rows)
 
 

@@ -1,10 +1,23 @@
 """Numbers and names as reports print them."""
 
+import re
+from collections import Counter
+from collections.abc import Iterable
 from textwrap import fill
 
 from foldmark.graphs.sites import Site, SiteKind
 
-__all__ = ["counted", "fitted", "number", "percent", "printable", "site_title", "wrapped"]
+__all__ = [
+    "counted",
+    "fitted",
+    "number",
+    "operator_title",
+    "percent",
+    "printable",
+    "site_title",
+    "site_titles",
+    "wrapped",
+]
 
 _GENERIC = ("_output_0", "_QuantizeLinear", "_DequantizeLinear", "_Output")
 
@@ -57,17 +70,45 @@ def printable(name: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
+def site_titles(sites: Iterable[Site]) -> dict[str, str]:
+    """Return what to call each site, by its name; sites that would be called alike get theirs."""
+    titles = {site.name: site_title(site) for site in sites}
+    often = Counter(titles.values())
+    return {
+        name: f"{title} ({name})" if often[title] > 1 and not title.endswith(f"({name})") else title
+        for name, title in titles.items()
+    }
+
+
 def site_title(site: Site) -> str:
     """Return where a site is, in words: module path and what it is there.
 
-    "encoder/layer.3/output/dense MatMul output", "embed weight", else the tensor's own name.
+    "encoder/layer.3/output/dense/MatMul", "embed weight", "blocks.1/Add (val_98)", "MatMul
+    weight (onnx::MatMul_12)", else the tensor's own name.
     """
-    if site.kind in (SiteKind.WEIGHT, SiteKind.BIAS):
-        return f"{site.layer} {site.kind.value}" if site.layer else site.name
     name = site.name
     for ending in _GENERIC:
         name = name.removesuffix(ending)
-    return name.lstrip("/")
+    if site.kind in (SiteKind.WEIGHT, SiteKind.BIAS):
+        if site.layer:
+            return f"{site.layer} {site.kind.value}"
+        return f"{site.operator} {site.kind.value} ({name})" if _is_generated(name) else name
+    if "/" in name or not site.maker or not (site.layer or _is_generated(name)):
+        return name.lstrip("/")
+    return f"{operator_title(site.maker, site.layer)} ({name})"
+
+
+def operator_title(operator: str, layer: str, node: str = "") -> str:
+    """Return where an operator is: its module path and type; its name where that is a path."""
+    if "/" in node:
+        return node.strip("/")
+    where = f"{layer}/{operator}" if layer else operator
+    return where if layer or not node else node
+
+
+def _is_generated(name: str) -> bool:
+    """Return True for a name that counts: "onnx::MatMul_9772", "val_98", "217"."""
+    return re.fullmatch(r"onnx::\w+|\w*?_?\d+", name) is not None
 
 
 def wrapped(text: str, width: int = 80, *, first: str = "", later: str = "") -> str:

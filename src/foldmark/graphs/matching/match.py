@@ -15,6 +15,7 @@ from foldmark.graphs.matching.pieces import cut, joined
 from foldmark.graphs.matching.smoothing import factors_into_activations, rescaled
 from foldmark.graphs.reading.names import without_suffixes
 from foldmark.graphs.reading.workspace import Draft
+from foldmark.graphs.sites import NO_FLOAT_MODEL
 
 __all__ = ["Match", "match_weights"]
 
@@ -60,7 +61,7 @@ def match_weights(
         by `Draft.after`.
     """
     if known is None:
-        return {draft.after: _own(draft) or "no float model was given" for draft, _ in weights}
+        return {draft.after: _own(draft) or NO_FLOAT_MODEL for draft, _ in weights}
     drafted = {draft.after for draft, _ in weights}
     constants = {t.name: t for t in simulated.graph.initializer if t.name not in drafted}
     factors = factors_into_activations(known, constants)

@@ -78,7 +78,7 @@ def read_quantized(
         if isinstance(match, Match)
     }
     skeleton = assemble(space, smooth, originals)
-    unmatched = _unmatched(drafts, matches)
+    unmatched = _unmatched(drafts, matches, skeleton)
     if known is not None:
         check_same_network(known, skeleton, weights, matches)
         unmatched += tuple(changed_constants(known, skeleton, {d.after for d in drafts}))
@@ -132,6 +132,7 @@ def _sites(
     """
     roles = Roles(skeleton.graph)
     labels = [_labels(model) for model in (float_model, skeleton) if model is not None]
+    makers = {name: node.op_type for node in skeleton.graph.node for name in node.output}
     placed = []
     for draft in drafts:
         match = matches.get(draft.after)
@@ -149,6 +150,7 @@ def _sites(
             draft.after,
             draft.encoding,
             draft.codes,
+            makers.get(draft.before, ""),
         )
         placed.append((role.place, site))
     placed.sort(key=lambda pair: pair[0])
@@ -177,12 +179,18 @@ def _named_apart(sites: list[Site]) -> tuple[Site, ...]:
     return tuple(named)
 
 
-def _unmatched(drafts: list[Draft], matches: dict[str, Match | str]) -> tuple[UnmatchedWeight, ...]:
-    return tuple(
-        UnmatchedWeight(draft.name, tuple(draft.codes.shape), reason)
-        for draft in drafts
-        if draft.codes is not None and isinstance(reason := matches[draft.after], str)
-    )
+def _unmatched(
+    drafts: list[Draft], matches: dict[str, Match | str], skeleton: onnx.ModelProto
+) -> tuple[UnmatchedWeight, ...]:
+    roles, found = Roles(skeleton.graph), []
+    for draft in drafts:
+        reason = matches.get(draft.after)
+        if draft.codes is not None and isinstance(reason, str):
+            role = roles.of(draft.after, is_weight=True, parameter=draft.name)
+            layer = role.layer or _layer(draft.name, draft.after, [_labels(skeleton)])
+            shape = tuple(draft.codes.shape)
+            found.append(UnmatchedWeight(draft.name, shape, reason, layer, role.operator))
+    return tuple(found)
 
 
 def _refuse_inside(node: onnx.NodeProto) -> None:
