@@ -20,6 +20,7 @@ from foldmark.errors import ModelsDiffer, NothingQuantized
 from foldmark.exact.rounding import Rounding
 from foldmark.formats.opening import open_artefact
 from foldmark.kernels.fold import quantize_array
+from foldmark.report.difference_text import render
 from foldmark.rules import ONNXRUNTIME_WEIGHT_INT8
 
 RNG = np.random.default_rng(20270)
@@ -274,6 +275,10 @@ def test_samples_say_what_all_numbers_say(
     assert all(
         [(f.field, f.left, f.right) for f in n] == [("divisor", "127", "128")] for n in named
     )
+    fewest = min(t.sampled for t in some.tensors if t.sampled is not None)
+    said = " ".join(render(some, None, everything=False).split())
+    assert f"Of 3 of the 3 weights samples were compared, {fewest:,} numbers of each" in said
+    assert "samples were compared" not in render(whole, None, everything=False)
 
 
 def test_padded_rows(tmp_path: Path) -> None:
@@ -295,6 +300,76 @@ def test_square_weights_that_lie_transposed(tmp_path: Path) -> None:
     square = RNG.normal(size=(48, 48)).astype(np.float32)
     (evidence,) = arranged(tmp_path, {"w.weight": square.T}, {"w.weight": square})
     assert "transposed" in evidence
+
+
+def test_weights_that_one_side_leaves_in_float_are_counted(
+    files: tuple[Path, Path, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mixed, exact = load_file(files[0]), load_file(files[2])
+    for name in ("a.weight", "a.weight_scale"):
+        del mixed[name]
+    save_file(mixed | {"a.weight": exact["a.weight"]}, tmp_path / "mixed.safetensors")
+    pair = [str(tmp_path / "mixed.safetensors"), str(files[0])]
+    assert run(["diff", *pair, "--float", str(files[2])]) == 0
+    said = " ".join(capfd.readouterr().out.split())
+    assert "A leaves some weights in float; B quantizes those." in said
+    assert "left in float float quantized 1 of 3" in said
+
+
+@pytest.mark.parametrize("decoder", ["DequantizeLinear", "MatMulInteger", "Cast, Mul"])
+def test_weights_that_an_exporter_named_are_called_by_their_module(
+    decoder: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    codes = RNG.integers(-127, 128, (64, 32)).astype(np.int8)
+    value = "val_118"
+    if decoder == "DequantizeLinear":
+        nodes = [helper.make_node(decoder, [value, "s", "z"], ["w"])]
+        nodes.append(helper.make_node("MatMul", ["x", "w"], ["y"], name="/layer.3/ff/MatMul"))
+    elif decoder == "MatMulInteger":
+        nodes = [
+            helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "qs", "qz"]),
+            helper.make_node(
+                decoder, ["q", value, "qz", "z"], ["i"], name="/layer.3/ff/MatMul_quant"
+            ),
+            helper.make_node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
+            helper.make_node("Mul", ["qs", "s"], ["both"]),
+            helper.make_node("Mul", ["f", "both"], ["y"]),
+        ]
+    else:
+        nodes = [
+            helper.make_node("Cast", ["codes"], ["f"], to=TensorProto.FLOAT),
+            helper.make_node("Mul", ["f", "s"], [value]),
+            helper.make_node("MatMul", ["x", value], ["y"], name="/layer.3/ff/MatMul"),
+        ]
+    stored = {
+        "codes" if decoder == "Cast, Mul" else value: codes,
+        "s": np.float32(0.01),
+        "z": np.int8(0),
+    }
+    paths = []
+    for name in ("a", "b"):
+        graph = helper.make_graph(
+            nodes,
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 64])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 32])],
+            [numpy_helper.from_array(np.asarray(array), key) for key, array in stored.items()],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+        model.ir_version = 10
+        paths.append(str(tmp_path / f"{name}.onnx"))
+        onnx.save(model, paths[-1])
+        codes[3, 5] += np.int8(1) if codes[3, 5] < 127 else np.int8(-1)
+    assert run(["inspect", paths[0]]) == 0
+    out = capfd.readouterr().out
+    assert "\nlayer.3/ff " in out
+    assert f"\n  named {value} in the file\n" in out
+    assert run(["diff", *paths]) == 0
+    out = capfd.readouterr().out
+    assert "First code apart: layer.3/ff[3, 5], " in out
+    assert run(["diff", *paths, "--json", "-"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert [each["module"] for each in document["tensors"]] == ["layer.3/ff"]
 
 
 def test_files_that_have_nothing_in_common(files: tuple[Path, Path, Path], tmp_path: Path) -> None:

@@ -113,19 +113,22 @@ def _tensors(inspection: Inspection, everything: bool) -> str:
         shown = [report for report in quantized if report in largest]
     lines = [f"{'tensor':<38}{'shape':>18}{'bits':>8}{'codes in use':>16}"]
     for report in shown:
-        lines += _tensor_lines(report)
+        lines += _tensor_lines(report, inspection.modules.get(report.tensor.name, ""))
     if len(shown) < len(quantized):
         lines.append(f"... and {len(quantized) - len(shown)} smaller ones (--all lists them)")
     return "\n".join(lines)
 
 
-def _tensor_lines(report: TensorReport) -> list[str]:
+def _tensor_lines(report: TensorReport, module: str) -> list[str]:
     tensor = report.tensor
     shape = " x ".join(str(n) for n in tensor.shape) or "scalar"
     codes = f"{report.codes.used} of {report.codes.possible}" if report.codes else "-"
     lines = [
-        f"{cut(tensor.name, 37):<38}{cut(shape, 17):>18}{tensor.bits_per_weight:>8.2f}{codes:>16}"
+        f"{cut(module or tensor.name, 37):<38}{cut(shape, 17):>18}"
+        f"{tensor.bits_per_weight:>8.2f}{codes:>16}"
     ]
+    if module:
+        lines.append(f"named {printable(tensor.name)} in the file")
     if report.traces is not None and report.traces.sentence():
         lines.append(f"rule: {report.traces.sentence()}")
     if report.setter is not None:
@@ -133,7 +136,7 @@ def _tensor_lines(report: TensorReport) -> list[str]:
         others = ""
         if report.codes is not None:
             low, high = report.codes.middle
-            others = f"; 99 % of codes lie in {low}..{high}"
+            others = f"; 99 % of codes in {low}..{high}"
         lines.append(
             f"largest scale set by [{index}] = {report.setter.value:.4g}, "
             f"code {report.setter.code}{others}"

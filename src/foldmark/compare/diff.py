@@ -5,8 +5,8 @@ of billions of weights are sampled first, and searched where most differs. Witho
 sides are compared with each other, and each shows what its codes and scales alone betray.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from math import lcm
 
 import numpy as np
@@ -15,6 +15,8 @@ from foldmark.compare.align import Alignment, Match, align
 from foldmark.compare.arrangement import PLAIN
 from foldmark.compare.difference import FieldDifference, differences
 from foldmark.compare.fit import Fit, fit_tensor
+from foldmark.compare.mixing import FLOAT
+from foldmark.compare.modules import module_paths
 from foldmark.compare.sampling import Block, Sampler, arranged, block_of
 from foldmark.compare.traces import find_traces
 from foldmark.errors import ModelsDiffer, NothingQuantized
@@ -102,6 +104,7 @@ class Diff:
         left_only, right_only: quantized weights without a partner.
         without_original: matched weights that the float file lacks, or holds quantized.
         traces: what each side's codes and scales show of themselves; without the float file.
+        modules: the module of weights of the left file whose names do not tell it.
     """
 
     left: Artefact
@@ -112,6 +115,11 @@ class Diff:
     right_only: tuple[StoredTensor, ...]
     without_original: tuple[str, ...]
     traces: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    modules: Mapping[str, str] = field(default_factory=dict)
+
+    def called(self, tensor: TensorDiff) -> str:
+        """Return what a reader knows a weight as: its module, where its name is an exporter's."""
+        return self.modules.get(tensor.match.left.name, tensor.match.left.name)
 
 
 def diff_artefacts(
@@ -152,7 +160,8 @@ def diff_artefacts(
         tensors = _samples_first(pairs, sampler, progress)
     missing = tuple(m.left.name for m in kept if original and m.left.name not in originals)
     shown = ((), ()) if original is not None else (_traces(tensors, 0), _traces(tensors, 1))
-    return Diff(left, right, original, tuple(tensors), *_left_over(sides), missing, shown)
+    over, modules = _left_over(sides), module_paths(left)
+    return Diff(left, right, original, tuple(tensors), *over, missing, shown, modules)
 
 
 def _traces(tensors: list[TensorDiff], side: int) -> tuple[str, ...]:
@@ -220,8 +229,10 @@ def _change(tensor: TensorDiff) -> float:
 
 
 def _searched(tensor: TensorDiff, one: Fit | None, other: Fit | None) -> TensorDiff:
-    with np.errstate(all="ignore"):
-        fields = differences(one, other) if one is not None and other is not None else ()
+    fields = tensor.fields
+    if one is not None and other is not None:
+        with np.errstate(all="ignore"):
+            fields = differences(one, other)
     return replace(tensor, left=one, right=other, fields=fields)
 
 
@@ -316,13 +327,22 @@ def _measured(
             _code_difference(one, other, weights, places) if len(match.right) == 1 else None,
             None,
             None,
-            (),
+            _left_in_float(match),
             _relative(one.numbers, other.numbers, one.numbers),
             None if weights is None else _relative(one.numbers, weights, weights),
             None if weights is None else _relative(other.numbers, weights, weights),
             original,
             None if places is None or one.numbers.size == match.left.elements else one.numbers.size,
         )
+
+
+def _left_in_float(match: Match) -> tuple[FieldDifference, ...]:
+    """Return the decision of a weight that only one side quantizes."""
+    sides = (match.left.layout.is_quantized, _is_quantized(match.right))
+    if sides[0] == sides[1]:
+        return ()
+    one, other = ("quantized" if side else "float" for side in sides)
+    return (FieldDifference(FLOAT, one, other),)
 
 
 def _relative(one: Array, other: Array, reference: Array) -> float:

@@ -17,7 +17,10 @@ def inspection_document(inspection: Inspection) -> dict[str, object]:
         "bytes": artefact.size,
         "account": inspection.account,
         "metadata": dict(artefact.metadata),
-        "tensors": [_tensor(report) for report in inspection.reports],
+        "tensors": [
+            _tensor(report) | {"module": inspection.modules.get(report.tensor.name, "")}
+            for report in inspection.reports
+        ],
         "warnings": list(inspection.warnings),
     }
 

@@ -9,6 +9,7 @@ from hashlib import blake2b
 import numpy as np
 
 from foldmark.compare.extremes import Setter, block_extremes, find_setter, inside, spans_walk
+from foldmark.compare.modules import module_paths
 from foldmark.compare.records import ScaleTally, add_checksum, add_scales, survey_records
 from foldmark.compare.tally import EXPONENTS, can_tally, count_not_finite, number_of, tally
 from foldmark.compare.traces import Traces, find_traces, has_ends, merged
@@ -101,12 +102,14 @@ class Inspection:
         reports: one a tensor, in file order.
         account: bytes by what they serve; they sum to the size of the files.
         warnings: about the file as a whole.
+        modules: the module of weights whose names do not tell it, by name.
     """
 
     artefact: Artefact
     reports: tuple[TensorReport, ...]
     account: dict[str, int]
     warnings: tuple[str, ...]
+    modules: Mapping[str, str] = field(default_factory=dict)
 
 
 def inspect_artefact(
@@ -129,9 +132,8 @@ def inspect_artefact(
 
     with ThreadPoolExecutor(max(2, thread_count())) as pool:
         reports = tuple(pool.map(_quietly(work), artefact.tensors))
-    return Inspection(
-        artefact, reports, account_of(artefact), (*artefact.warnings, *_twins(artefact, sums))
-    )
+    warnings = (*artefact.warnings, *_twins(artefact, sums))
+    return Inspection(artefact, reports, account_of(artefact), warnings, module_paths(artefact))
 
 
 def _quietly(

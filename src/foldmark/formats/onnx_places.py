@@ -122,7 +122,9 @@ class Places:
             location = external_entries(tensor)["location"]
             self._used[location] = self._used.get(location, 0) + byte_count(tensor)
             return byte_count(tensor)
-        return len(tensor.raw_data) if tensor.HasField("raw_data") else tensor.ByteSize()
+        if tensor.HasField("raw_data") or tensor.data_type not in FORMATS:
+            return len(tensor.raw_data)
+        return min(byte_count(tensor), tensor.ByteSize())
 
     def files(self) -> tuple[FileBytes, ...]:
         """Return the model's file and those beside it."""

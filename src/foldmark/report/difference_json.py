@@ -16,7 +16,10 @@ def to_json(diff: Diff, prices: Prices | None = None) -> dict[str, object]:
         "left": str(diff.left.path),
         "right": str(diff.right.path),
         "float": None if diff.original is None else str(diff.original.path),
-        "tensors": [_tensor(tensor) for tensor in diff.tensors],
+        "tensors": [
+            _tensor(tensor) | {"module": diff.modules.get(tensor.match.left.name, "")}
+            for tensor in diff.tensors
+        ],
         "left_only": [tensor.name for tensor in diff.left_only],
         "right_only": [tensor.name for tensor in diff.right_only],
         "without_original": list(diff.without_original),

@@ -7,6 +7,7 @@ from textwrap import wrap
 from foldmark.compare.account import describe_rule, open_fields
 from foldmark.compare.diff import Diff, TensorDiff
 from foldmark.compare.difference import FieldDifference
+from foldmark.compare.mixing import FLOAT
 from foldmark.compare.prices import Price, Prices
 from foldmark.formats.stored import StoredTensor
 from foldmark.report.difference_words import doing
@@ -110,7 +111,7 @@ def _first_code(diff: Diff) -> str:
         codes = tensor.codes
         if codes is None or codes.index is None:
             continue
-        name = fitted(printable(tensor.match.left.name), 45)
+        name = fitted(printable(diff.called(tensor)), 45)
         index = ", ".join(str(i) for i in codes.index)
         sentence = f"First code apart: {name}[{index}], "
         if codes.weight is None or codes.left_exact is None or codes.right_exact is None:
@@ -222,7 +223,8 @@ def _decisions(diff: Diff, everything: bool) -> str:
     lines = [f"{'what differs':<18} {'A':<25} {'B':<25} {'weights':>8}"]
     for field, seen in fields:
         cells = (field.field, field.left, field.right)
-        lines += _row(cells, (18, 25, 25), f" {f'{seen} of {searched}':>8}")
+        of = len(diff.tensors) if field.field == FLOAT else searched
+        lines += _row(cells, (18, 25, 25), f" {f'{seen} of {of}':>8}")
         if field.alternatives:
             others = "; ".join(field.alternatives)
             lines.append(
@@ -288,7 +290,7 @@ def _weights(diff: Diff, everything: bool) -> str:
     head = f"{title:<44}{'A to B':>12}"
     lines = [head + (f"{'A error':>12}{'B error':>12}" if known else "")]
     for tensor in shown:
-        line = f"{fitted(printable(tensor.match.left.name), 43):<44}{tensor.distance:>12.3%}"
+        line = f"{fitted(printable(diff.called(tensor)), 43):<44}{tensor.distance:>12.3%}"
         if tensor.left_error is not None and tensor.right_error is not None:
             line += f"{tensor.left_error:>12.3%}{tensor.right_error:>12.3%}"
         lines.append(line)
@@ -312,6 +314,15 @@ def _left_over(diff: Diff, prices: Prices | None, everything: bool) -> str:
             shown = names if everything else names[:_LISTED]
             more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
             lines.append(wrapped(printable(f"{words}: {', '.join(shown)}{more}."), later="  "))
+    sampled = [t.sampled for t in diff.tensors if t.sampled is not None]
+    if sampled:
+        lines.append(
+            wrapped(
+                f"Of {len(sampled)} of the {counted(len(diff.tensors), 'weight')} samples were "
+                f"compared, {min(sampled):,} numbers of each at least; a rule is searched on the "
+                "first rows of those that differ most."
+            )
+        )
     notes: Iterable[str] = () if prices is None else prices.notes
     lines += [wrapped(printable(note)) for note in notes]
     return "\n".join(lines)
