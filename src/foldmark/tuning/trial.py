@@ -5,12 +5,13 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 
+import foldmark
 from foldmark.errors import FoldmarkError, InvalidRecipe, NothingQuantized, NotSupported
 from foldmark.proof.quality import ScoreFunction, measure_quality
 from foldmark.proof.verify import drop_of
@@ -122,7 +123,7 @@ class Bench:
     def _key(self, recipe: Recipe) -> str:
         """Return a name that changes with anything that could change the result."""
         facts = (
-            *(metadata.version(each) for each in ("foldmark", "onnxruntime", "numpy")),
+            *(each.__version__ for each in (foldmark, onnxruntime, np)),
             recipe_text(recipe),
             self.float_model.stat().st_size,
             self.float_model.stat().st_mtime_ns,
