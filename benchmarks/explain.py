@@ -2,18 +2,20 @@
 
     python benchmarks/explain.py                 on a machine of your own
     python benchmarks/explain.py --clock cpu     on one that others use, by one thread
+    python benchmarks/explain.py --only memory   one part: ten, MatMul, everywhere or memory
 
 For about 10, 132 and 1,000 quantization sites: recording the errors of a batch, the path
 integral with 2 and 4 nodes, and leaving one site out at a time, each in units of one forward
-pass of the float model by ONNX Runtime at its best. Then the time to build the derivative
-graph, how much of the time reading the errors once a node must take at the rate at which this
-machine reads memory, and peak memory against a forward pass that returns every site's tensor.
+pass of the float model by ONNX Runtime at its best. Then the time from a recorded batch of new
+shapes to a derivative that is ready to run, how much of the time reading the errors once a node
+must take at the rate at which this machine reads memory, and peak memory against a forward pass
+that returns every site's tensor.
 """
 
 import argparse
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -191,7 +193,7 @@ class Timing:
 
     def __init__(self) -> None:
         self.now: Callable[[], float] = perf_counter
-        self.threads, self.rounds, self.said = available_threads(), 5, "wall time"
+        self.threads, self.rounds, self.said = available_threads(), 3, "wall time"
 
     def by_processor(self) -> None:
         """Count what one thread takes of the processor, twice."""
@@ -226,7 +228,7 @@ def report(name: str, graph: QuantizedGraph, clock: Clock) -> None:
     feeds, inputs = batch(), {"aim": clock.aim}
     replay = Replay(graph, threads=TIMING.threads)
     recording = replay.record(feeds)
-    first = seconds(lambda: replay.integrate(recording, one_minus_cosine, inputs, nodes=1))
+    build = seconds(lambda: replay.derive(recording, one_minus_cosine, inputs))
 
     def integral(nodes: int) -> Callable[[], object]:
         return lambda: replay.integrate(recording, one_minus_cosine, inputs, nodes=nodes)
@@ -235,15 +237,14 @@ def report(name: str, graph: QuantizedGraph, clock: Clock) -> None:
     two, four = clock.best(integral(2)), clock.best(integral(4))
     left_out = [site.name for site in graph.sites[:LEFT_OUT]]
     each = clock.best(lambda: [_without(replay, recording, n) for n in left_out]) / LEFT_OUT
-    one = clock.best(integral(1))
     unit = clock.forward
     print(
         f"{name:<12} {len(graph.sites):>5} {record / unit:>8.1f} {two / unit:>7.1f} "
         f"{four / unit:>7.1f} {(record + two) / unit:>9.1f} {(record + four) / unit:>9.1f} "
-        f"{each * len(graph.sites) / unit:>11.0f} {first - one:>8.2f}"
+        f"{each * len(graph.sites) / unit:>11.0f} {build:>8.2f}"
     )
     start = measured(recording.start[OUTPUT], clock.aim)
-    change = measured(recording.simulated[OUTPUT], clock.aim) - start
+    change = measured(replay.outputs(recording, 1.0)[OUTPUT], clock.aim) - start
     errors = [
         replay.integrate(recording, one_minus_cosine, inputs, nodes=n).total / change - 1
         for n in (2, 4)
@@ -298,17 +299,11 @@ def in_a_process_of_its_own(what: str) -> None:
     print(int(status.split("VmHWM:")[1].split()[0]) / 1024)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="What explaining costs, in forward passes.")
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
-    parser.add_argument("memory", nargs="?", choices=("read", "tapped", "explained"))
-    given = parser.parse_args()
-    if given.memory:
-        in_a_process_of_its_own(given.memory)
-        return
-    if given.clock == "cpu":
-        TIMING.by_processor()
-    minilm()
+GRAPHS = {"ten": few_sites, "MatMul": quantized_products, "everywhere": quantized_everywhere}
+
+
+def report_time(names: Sequence[str]) -> None:
+    """Print what explaining takes for some of the graphs."""
     clock = Clock()
     print(f"MiniLM, {SAMPLES} x {LENGTH} tokens, {TIMING.said}, threads: {TIMING.threads}")
     print("in forward passes of the float model (one is the unit); build in seconds")
@@ -316,9 +311,8 @@ def main() -> None:
         f"{'':<12} {'sites':>5} {'record':>8} {'K=2':>7} {'K=4':>7} "
         f"{'rec.+K=2':>9} {'rec.+K=4':>9} {'one by one':>11} {'build':>8}"
     )
-    report("ten", few_sites(), clock)
-    report("MatMul", quantized_products(), clock)
-    report("everywhere", quantized_everywhere(), clock)
+    for name in names:
+        report(name, GRAPHS[name](), clock)
     print(f"one forward pass: {clock.forward * 1000:.0f} ms")
     print(f"one by one: {LEFT_OUT} sites measured, multiplied by the number of sites")
     rate = gigabytes_a_second()
@@ -328,12 +322,34 @@ def main() -> None:
         print(f"  {sites} sites in {places} places: {1000 * size:.0f} MB, {passes:.1f} passes")
     print("\nclosure")
     print("\n".join(CLOSURES))
+
+
+def report_memory() -> None:
+    """Print the peak memory of explaining beside that of a forward pass with taps."""
     read, tapped, explained = (peak_megabytes(w) for w in ("read", "tapped", "explained"))
     print("\npeak memory (MatMul, 4 nodes)")
     print(f"  models read                      {read:>7.0f} MB")
     print(f"  forward pass, every site tapped  {tapped:>7.0f} MB")
     print(f"  recorded and explained           {explained:>7.0f} MB")
     print(f"  ratio {explained / tapped:.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What explaining costs, in forward passes.")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
+    parser.add_argument("--only", choices=(*GRAPHS, "memory"), help="one part")
+    parser.add_argument("memory", nargs="?", choices=("read", "tapped", "explained"))
+    given = parser.parse_args()
+    if given.memory:
+        in_a_process_of_its_own(given.memory)
+        return
+    if given.clock == "cpu":
+        TIMING.by_processor()
+    minilm()
+    if given.only != "memory":
+        report_time([given.only] if given.only else list(GRAPHS))
+    if given.only in (None, "memory"):
+        report_memory()
 
 
 if __name__ == "__main__":

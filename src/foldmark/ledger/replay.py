@@ -294,6 +294,12 @@ class Replay:
         arguments = [kink.argument for kink in self._kinks.values()]
         return Session(with_outputs(self._injected.model, arguments), threads=self._threads)
 
+    def derive(
+        self, recording: Recording, metric: MetricPiece, inputs: Mapping[str, Array]
+    ) -> None:
+        """Build the derivative for batches of these shapes, which integrating does by itself."""
+        self._derivative(recording, metric, inputs)
+
     def _across(self, work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
         """Do independent work on large arrays on every processor; numpy lets threads by."""
         return list(self._pool.map(work, items))
@@ -372,13 +378,17 @@ class Replay:
         for seen, facts in self._facts:
             if seen == shapes and not self._reprobes:
                 return facts
+        # Without errors shapes are the same, and nothing needs to be added up.
+        nothing = np.zeros((), np.float32)
         inputs = {
             **recording.feeds,
-            **self._all_errors(recording),
+            **{p.errors: nothing for p in self.places if p.stored is None},
             **{p.value: p.stored for p in self.places if p.stored is not None},
-            AMOUNT: np.zeros((), np.float32),
+            AMOUNT: nothing,
         }
-        facts = self._probe.facts(inputs, self._forward.run(inputs, self._probe.outputs))
+        results = self._forward.run(inputs, self._probe.outputs)
+        errors = {p.errors: recording.delta[p.sites[0]] for p in self.places if p.stored is None}
+        facts = self._probe.facts({**inputs, **errors}, results)
         self._facts = [(shapes, facts), *self._facts[: _DERIVATIVES_KEPT - 1]]
         return facts
 
