@@ -390,6 +390,25 @@ def test_scales_of_activations(
     assert words in capfd.readouterr().out
 
 
+def test_schemes_are_wrapped_and_not_cut(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = write_files(tmp_path, seed_files("compressed-tensors"))
+    assert run(["inspect", str(path)]) == 0
+    out = capfd.readouterr().out
+    assert "compressed-tensors nvfp4-pack-quantized" in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_one_block_is_not_called_every_block(file: Path) -> None:
+    codes = RNG.integers(-126, 127, (16, 16)).astype(np.int8)
+    codes[3, 4] = 127
+    one = quantized(file, codes, np.ones(1, np.float32))
+    assert one.traces is not None
+    assert one.traces.sentence() == (
+        "its codes reach 127 or -127, none -128: absmax / 127; its scale is a power of two: a "
+        "fixed-point grid"
+    )
+
+
 def test_the_command(file: Path, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     inspected(file, {"l.weight": np.ones((4, 6), np.int8), "l.weight_scale": np.ones((4, 1), "f4")})
     assert run(["inspect", str(file), "--json", "-"]) == 0

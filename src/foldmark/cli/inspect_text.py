@@ -40,10 +40,13 @@ def _verdict(inspection: Inspection) -> str:
     else:
         weights = sum(r.tensor.elements for r in quantized)
         bits = 8 * sum(r.tensor.nbytes for r in quantized) / max(1, weights)
+        count = len(artefact.tensors)
+        held = f"{len(quantized)} of {count} tensors {'is' if len(quantized) == 1 else 'are'}"
+        if count == 1:
+            held = "its one tensor is"
         sentence = (
-            f"{name} ({artefact.format_name}, {size}): {len(quantized)} of "
-            f"{len(artefact.tensors)} tensors are quantized, at {bits:.2f} bits a weight, "
-            "scales and zero points counted"
+            f"{name} ({artefact.format_name}, {size}): {held} quantized, at {bits:.2f} bits a "
+            "weight, scales and zero points counted"
         )
     told = {0: "Nothing looks wrong.", 1: "1 warning below."}.get(
         warnings, f"{warnings} warnings below."
@@ -81,7 +84,9 @@ def _schemes(inspection: Inspection) -> str:
     lines = [f"{'scheme':<51}{'tensors':>8}{'weights':>14}{'bits':>7}"]
     for scheme, (count, elements, nbytes) in sorted(rows.items(), key=lambda r: -r[1][2]):
         bits = f"{8 * nbytes / elements:.2f}" if elements else "-"
-        lines.append(f"{cut(scheme, 50):<51}{count:>8}{elements:>14,}{bits:>7}")
+        first, *more = textwrap.wrap(printable(scheme), 50, subsequent_indent="  ")
+        lines.append(f"{first:<51}{count:>8}{elements:>14,}{bits:>7}")
+        lines += more
     return "\n".join(lines)
 
 
@@ -115,7 +120,12 @@ def _tensors(inspection: Inspection, everything: bool) -> str:
     for report in shown:
         lines += _tensor_lines(report, inspection.modules.get(report.tensor.name, ""))
     if len(shown) < len(quantized):
-        lines.append(f"... and {len(quantized) - len(shown)} smaller ones (--all lists them)")
+        left = len(quantized) - len(shown)
+        lines.append(
+            f"... and {left} smaller ones (--all lists them)"
+            if left > 1
+            else "... and a smaller one (--all lists it)"
+        )
     return "\n".join(lines)
 
 

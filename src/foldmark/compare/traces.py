@@ -15,6 +15,15 @@ __all__ = ["Traces", "find_traces", "has_ends", "merged"]
 _SAMPLE = 1 << 19
 # So large a part of the blocks must show a trace; a block of zeros shows none.
 _ALMOST_ALL = 0.999
+# What is said of every block, and of the only one.
+_OF_ONE = (
+    ("every block reaches", "its codes reach"),
+    ("every block spans", "its codes span"),
+    ("no block reaches", "its codes do not reach"),
+    ("no block holds more", "it holds no more"),
+    ("each block's own", "its own"),
+    ("every scale is", "its scale is"),
+)
 _WIDE_OR_TINY = ("int16", "uint16", "int32", "uint32", "ternary")
 
 
@@ -34,7 +43,11 @@ class Traces:
 
     def sentence(self) -> str:
         """Join the statements."""
-        return "; ".join(text for text in (self.range_rule, self.scale_grid) if text)
+        said = "; ".join(text for text in (self.range_rule, self.scale_grid) if text)
+        if self.blocks == 1:
+            for many, one in _OF_ONE:
+                said = said.replace(many, one)
+        return said
 
 
 def find_traces(tensor: StoredTensor, ends: tuple[Array, Array] | None = None) -> Traces:
@@ -134,9 +147,10 @@ def _symmetric(low: Array, high: Array, end: int) -> str:
         return f"every block reaches {-end} or {narrow}: absmax / {end - 0.5}{other}"
     reach = (at_end | at_narrow).mean()
     used = int(np.maximum(-low, high).max())
+    some = f"{reach:.0%} of blocks reach" if reach else "no block reaches"
     return (
-        f"{reach:.0%} of blocks reach an end code, the largest used is {used} of {end}: the scale "
-        "is not each block's own absmax over its codes"
+        f"{some} an end code, the largest used is {used} of {end}: the scale is not each block's "
+        "own absmax over its codes"
     )
 
 
@@ -150,7 +164,8 @@ def _affine(low: Array, high: Array, bottom: int, top: int) -> str:
         return f"every block spans {bottom}..{top} within one code: (max - min) / {top - bottom}"
     if one >= _ALMOST_ALL:
         return f"every block reaches {bottom} or {top}: a range that contains zero, or was clipped"
-    return f"{both:.0%} of blocks reach both ends: the scale is not each block's own range"
+    some = f"{both:.0%} of blocks reach" if both else "no block reaches"
+    return f"{some} both ends: the scale is not each block's own range"
 
 
 def _scale_grid(scale: Array, layout: Layout) -> str:
