@@ -78,7 +78,9 @@ def read_gguf(path: Path) -> Artefact:
     cursor.skip(4, "magic")
     version = cursor.unsigned(4, "version")
     if version not in _VERSIONS:
-        raise NotSupported("GGUF version", where=str(path), got=str(version), expected="2 or 3")
+        raise NotSupported(
+            "not supported: GGUF version", where=str(path), got=str(version), expected="2 or 3"
+        )
     tensors, pairs = cursor.unsigned(8, "tensor count"), cursor.unsigned(8, "pair count")
     _refuse_count(cursor, tensors * _LEAST_TENSOR + pairs * _LEAST_PAIR, "tensors and pairs")
     metadata = _read_pairs(cursor, pairs)
@@ -194,7 +196,9 @@ def _stored(source: FileBytes, start: int, alignment: int, entry: _Entry) -> Sto
         return plain_tensor(Entry(entry.name, _PLAIN[entry.type_id], entry.shape, source, offset))
     if entry.type_id not in BLOCK_TYPES:
         name = _UNREAD.get(entry.type_id, f"type {entry.type_id}")
-        raise NotSupported(f"ggml block type {name}", where=f"{source.path}: tensor {entry.name!r}")
+        raise NotSupported(
+            f"not supported: ggml block type {name}", where=f"{source.path}: tensor {entry.name!r}"
+        )
     return _blocked(source, entry, BLOCK_TYPES[entry.type_id], offset)
 
 

@@ -145,7 +145,7 @@ def members_of(archive: zipfile.ZipFile, source: FileBytes) -> list[Member]:
         if stored and info.file_size != info.compress_size:
             raise HostileFile(f"member {info.filename!r} has two lengths", where=where)
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise NotSupported("zip compression other than deflate", where=where)
+            raise NotSupported("not supported: zip compression other than deflate", where=where)
         if info.file_size > max(_SMALL, _MOST_EXPANSION * info.compress_size):
             raise HostileFile(
                 f"member {info.filename!r} expands beyond reason",
@@ -195,7 +195,7 @@ def _parse_header(start: bytes, where: str, name: str) -> _Header:
     try:
         version = npy.read_magic(stream)
         if version not in ((1, 0), (2, 0), (3, 0)):
-            raise NotSupported("npy version", where=where, got=str(version))
+            raise NotSupported("not supported: npy version", where=where, got=str(version))
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, fortran, dtype = read(stream, max_header_size=_LONGEST_HEADER)
     except _BROKEN_HEADER as fault:
@@ -207,7 +207,9 @@ def _parse_header(start: bytes, where: str, name: str) -> _Header:
             todo="save it as numbers",
         )
     if dtype not in _NAMES:
-        raise NotSupported(f"numpy dtype {str(dtype)[:40]}", where=f"{where}: array {name!r}")
+        raise NotSupported(
+            f"not supported: numpy dtype {str(dtype)[:40]}", where=f"{where}: array {name!r}"
+        )
     if any(type(n) is not int or n < 0 for n in shape) or len(shape) > 16:
         raise HostileFile(f"array {name!r} has an impossible shape", where=where)
     return _Header(dtype, shape, fortran and len(shape) > 1, stream.tell())

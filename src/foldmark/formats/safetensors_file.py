@@ -163,7 +163,9 @@ def _entry(source: FileBytes, name: str, stated: object, start: int) -> Entry:
     if not all(type(n) is int and 0 <= n < 1 << 62 for n in numbers) or len(shape) > _MOST_AXES:
         raise HostileFile(f"tensor {name!r} has an impossible shape or place", where=where)
     if dtype not in _DTYPES:
-        raise NotSupported(f"safetensors dtype {str(dtype)[:20]!r}", where=f"{where}: {name!r}")
+        raise NotSupported(
+            f"not supported: safetensors dtype {str(dtype)[:20]!r}", where=f"{where}: {name!r}"
+        )
     entry = Entry(name, _DTYPES[dtype], tuple(shape), source, start + first)
     if entry.nbytes != last - first:
         raise HostileFile(

@@ -130,6 +130,8 @@ def _open_regular(path: Path) -> int:
     try:
         if not path.is_file():
             kind = "a directory" if path.is_dir() else "not a file" if path.exists() else "missing"
+            if kind == "missing" and path.is_symlink():
+                kind = "a link that leads to no file"
             raise FileUnreadable("can't be read", where=str(path), got=kind)
         return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path

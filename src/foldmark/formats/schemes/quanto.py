@@ -47,7 +47,7 @@ def claim(shelf: Shelf) -> list[StoredTensor]:
 def _packed(name: str, packed: Entry, scale: Entry, shift: Entry) -> StoredTensor:
     if len(scale.shape) != 2 or scale.shape[1] != 1 or len(packed.shape) != 2:
         raise NotSupported(
-            "quanto weights grouped along their last axis",
+            "not supported: quanto weights grouped along their last axis",
             where=f"{packed.source.path}: tensor {name!r}",
         )
     groups, lines = scale.shape[0], packed.shape[0]

@@ -36,7 +36,9 @@ def claim(shelf: Shelf) -> list[StoredTensor]:
             continue
         kind, number_format = _type_of(stated, name, str(codes.source.path))
         if kind not in _READ:
-            raise NotSupported(f"torchao {kind}", where=f"{codes.source.path}: tensor {name!r}")
+            raise NotSupported(
+                f"not supported: torchao {kind}", where=f"{codes.source.path}: tensor {name!r}"
+            )
         zero_point = shelf.get(prefix + _PARTS.zero_point)
         names = replace(_PARTS, packing=f"torchao {kind}")
         tensor = scaled_tensor(name, codes, scale, zero_point, names)
