@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import quantization as ort_quantization
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
+from foldmark.compare.inspection import inspect_artefact
 from foldmark.errors import HostileFile
 from foldmark.formats.onnx_weights import read_onnx
 from foldmark.formats.source import FileBytes
@@ -273,3 +274,16 @@ def test_weights_are_read_in_their_file_piece_by_piece(
     content = tensor.spans[0].source.path.read_bytes()
     for span, array in zip(tensor.spans, (codes, scale), strict=True):
         assert content[span.offset : span.offset + span.nbytes] == array.tobytes()
+
+
+@pytest.mark.parametrize("field", ["op_type", "input", "name", "initializer"])
+def test_names_that_are_no_text_are_refused(tmp_path: Path, field: str) -> None:
+    nodes = [helper.make_node("DequantizeLinear", ["wwww", "s"], ["y"], name="nnnn")]
+    model = model_of(nodes, {"wwww": np.ones((2, 2), np.int8), "s": np.float32(1)})
+    raw = model.SerializeToString()
+    old = {"op_type": b"DequantizeLinear", "name": b"nnnn"}.get(field, b"wwww")
+    at = raw.find(old) if field != "initializer" else raw.rfind(old)
+    path = tmp_path / "m.onnx"
+    path.write_bytes(raw[:at] + b"\xff" + raw[at + 1 :])
+    with pytest.raises(HostileFile, match="a name is not text"):
+        inspect_artefact(read_onnx(path))

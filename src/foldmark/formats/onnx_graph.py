@@ -5,6 +5,8 @@ from pathlib import Path
 
 import onnx
 
+from foldmark.errors import HostileFile
+
 __all__ = ["Graph", "attribute", "collect"]
 
 
@@ -36,9 +38,14 @@ class Graph:
 
 
 def collect(graph: onnx.GraphProto, into: Graph) -> None:
-    """Add a graph's constants and nodes."""
+    """Add a graph's constants and nodes.
+
+    Raises:
+        HostileFile: a name that is no text, which protobuf hands out as bytes.
+    """
     # nodes first, as they stand in the file: their constants' places are looked for in that order
     for node in graph.node:
+        _demand_text(into.path, node.name, node.op_type, *node.input, *node.output)
         into.nodes.append(node)
         for name in node.input:
             into.users.setdefault(name, []).append(node)
@@ -53,7 +60,14 @@ def collect(graph: onnx.GraphProto, into: Graph) -> None:
                 for inner in attribute.graphs:
                     collect(inner, into)
     for tensor in graph.initializer:
+        _demand_text(into.path, tensor.name)
         into.tensors.setdefault(tensor.name, tensor)
+
+
+def _demand_text(path: Path, *names: str | bytes) -> None:
+    for name in names:
+        if not isinstance(name, str):
+            raise HostileFile("a name is not text", where=str(path), got=repr(name[:40]))
 
 
 def attribute(node: onnx.NodeProto, name: str, default: int) -> int:
