@@ -18,6 +18,7 @@ from foldmark.errors import (
     ModelsDiffer,
     NoData,
     NonFiniteValue,
+    NothingQuantized,
     OutputNotComparable,
 )
 
@@ -82,8 +83,18 @@ def test_quantized_alone_explains_activations_and_says_so():
     report = foldmark.explain(None, near, held_out(16), metric="mse", cures=False)
     assert {entry.site.kind.value for entry in report.entries} == {"activation"}
     assert report.closure.graph == pytest.approx(0, abs=1e-9)
-    assert any("weights are not explained" in note for note in report.notes)
+    assert report.notes[0] == (
+        "Without the float model weights are not explained: only activations are; 14 weights "
+        "count as exact."
+    )
+    assert len(report.unmatched) == 14
+    assert "no float model was given" not in str(report)
     assert abs(report.closure.relative_error) <= 1e-3
+
+
+def test_a_float_model_alone_is_not_called_a_second_copy():
+    with pytest.raises(NothingQuantized, match=r"nothing in it is quantized.*Is it the float"):
+        foldmark.explain(None, residual_network(), held_out(4))
 
 
 def digits_copy():

@@ -288,7 +288,10 @@ def test_nothing_but_a_quantizer_moves_nothing_on_one_value(x):
         ("z", TensorProto.UINT8),
     ):
         net.output(name, kind)
-    assert explained(None, net.model(), {"x": np.array(x, np.float32)}).closure.total == 0
+    report = explained(None, net.model(), {"x": np.array(x, np.float32)})
+    assert report.closure.total == 0
+    assert report.verdict == "Relative squared error did not move from 0: nothing to explain."
+    assert "Without the float model weights are not explained: only activations are." in str(report)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -230,3 +230,10 @@ def test_random_data_fits_the_model_and_is_marked():
     assert abs(float(batch.feeds["pixels"].std()) - 1) < 0.1
     (again,) = open_data(RandomData(6), bert).batches(64)
     assert np.array_equal(batch.feeds["pixels"], again.feeds["pixels"])
+
+
+def test_random_data_for_an_input_without_axes_is_one_number():
+    branching = model(x=(TensorProto.FLOAT, [1, 3]), c=(TensorProto.BOOL, []))
+    batches = list(open_data(RandomData(4), branching).batches(4))
+    assert [batch.feeds["c"].shape for batch in batches] == [()] * 4
+    assert batches[0].feeds["c"].dtype == bool

@@ -214,6 +214,14 @@ class Models:
                     todo="give the model that it was made from first",
                 ) from None
             raise
+        except NothingQuantized:
+            if self.exact is not None:
+                raise
+            raise NothingQuantized(
+                "nothing in it is quantized",
+                where="the quantized model",
+                todo="is it the float model? Give a quantized copy too, or instead",
+            ) from None
         if self.exact is None and not way.graph.sites:
             raise NothingQuantized(
                 "only weights are quantized, and their errors show against the float model alone",
@@ -254,11 +262,10 @@ class Models:
 
 
 def _without_weights(count: int) -> str:
-    weights = "weights" if count != 1 else "weight"
-    return (
-        f"Without the float model weights are not explained: only activations are; {count} "
-        f"{weights} count as exact."
-    )
+    told = "Without the float model weights are not explained: only activations are"
+    if count == 0:
+        return f"{told}."
+    return f"{told}; {count} {'weight counts' if count == 1 else 'weights count'} as exact."
 
 
 def _is_quantized(model: onnx.ModelProto) -> bool:

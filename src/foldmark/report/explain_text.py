@@ -39,6 +39,8 @@ def verdict(report: Findings) -> str:
     moved = f"{metric.title} moved from {number(metric.exact)} to {number(metric.quantized)}"
     if abs(metric.exact) <= _NOTHING * abs(metric.quantized):
         moved = f"{metric.title} rose to {number(metric.quantized)}"
+    if metric.change == 0:
+        moved = f"{metric.title} did not move from {number(metric.exact)}"
     labels = report.labels
     if labels is not None:
         moved = (

@@ -171,7 +171,8 @@ def random_arrays(source: RandomData, model: onnx.ModelProto) -> dict[str, NDArr
 def _random(
     each: ModelInput, samples: int, bound: int, generator: np.random.Generator
 ) -> NDArray[np.generic]:
-    shape = [size if isinstance(size, int) else _FREE_AXIS for size in each.shape or (None, None)]
+    axes = (None, None) if each.shape is None else each.shape
+    shape = [size if isinstance(size, int) else _FREE_AXIS for size in axes]
     if shape:
         shape[0] = samples
     if "mask" in each.name.lower():
