@@ -75,6 +75,41 @@ def test_a_difference_ends_with_1(few_answers: Path, capsys: pytest.CaptureFixtu
     assert "not every vector agrees" in captured.err
 
 
+ONE = {"id": "inc.x", "input": [1.0], "codes": [7]}
+BAD = {
+    "nothing": ("", "not JSON"),
+    "cut short": ('{"vectors": [{"id": "a"', "not JSON"),
+    "a list": ("[]", "no list of vectors"),
+    "numbers for vectors": ('{"vectors": [1]}', "vector 0: not a vector"),
+    "no input": (json.dumps({"vectors": [{"id": "a"}]}), "expected an id and an input"),
+    "nothing in the input": (ONE | {"input": [None]}, "input: not a number; got None"),
+    "truth in the input": (ONE | {"input": [True]}, "input: not a number; got True"),
+    "text in the scale": (ONE | {"scale": ["big"]}, "scale: not a number; got big"),
+    "NaN for a code": (ONE | {"codes": ["NaN"]}, "codes are whole; got nan"),
+    "half a code": (ONE | {"codes": [1.5]}, "codes are whole; got 1.5"),
+    "a code of 400 digits": (ONE | {"codes": [10**400]}, "codes: not a number"),
+    "no answer": (ONE | {"codes": None}, "no answer; expected codes, a scale or a zero point"),
+    "another dtype": (ONE | {"input_dtype": ["float32"]}, "unknown dtype"),
+    "no scale to be given": (
+        {"id": "ort.QuantizeLinear.f32.UINT8.x", "input": [1.0], "codes": [1]},
+        "not a vector of",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "sentence"), BAD.values(), ids=BAD)
+def test_what_is_no_vector_costs_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: object, sentence: str
+) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(content if isinstance(content, str) else json.dumps({"vectors": [content]}))
+    assert run(["rules", "--check", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert sentence in captured.err
+    assert captured.err.count("\n") == 1
+
+
 def test_json(few_answers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "check.json"
     assert run(["rules", "--check", str(few_answers), "--json", str(target)]) == 0

@@ -8,7 +8,7 @@ from foldmark.compare.engines import ENGINES, Engine
 from foldmark.compare.questions import question_for
 from foldmark.compare.vector_file import read_vectors
 from foldmark.compare.vectors import Vector, differences
-from foldmark.errors import FoldmarkError
+from foldmark.errors import DataMismatch, FoldmarkError
 
 __all__ = ["Disagreement", "EngineCheck", "FileCheck", "check_file", "check_vectors"]
 
@@ -64,7 +64,10 @@ def check_file(path: Path) -> FileCheck:
 
 
 def check_vectors(vectors: Sequence[Vector], engine: Engine) -> EngineCheck:
-    """Put every vector of a known tool to one engine."""
+    """Put every vector of a known tool to one engine.
+
+    Raises DataMismatch for a vector that lacks what its tool's question is asked with.
+    """
     agree, differ, unanswered = 0, [], []
     for vector in vectors:
         question = question_for(vector)
@@ -78,6 +81,10 @@ def check_vectors(vectors: Sequence[Vector], engine: Engine) -> EngineCheck:
             found = differences(vector, question.ask(vector, function))
         except FoldmarkError as error:
             found = [error.sentence()]
+        except (TypeError, ValueError, IndexError, OverflowError) as error:
+            raise DataMismatch(
+                f"not a vector of {question.entry}", where=repr(vector.id), got=str(error)
+            ) from error
         if found:
             differ.append(Disagreement(vector, question.entry, tuple(found)))
         else:
