@@ -32,6 +32,7 @@ PLAIN = (
     (4.0, -4.0, 1.0, -1.0, 2.0),
     (-4.0, 4.0, 1.0, -1.0, 2.0),
     (1e-39, -1e-39, 0.0),
+    (1e-35, -3e-36, 0.0),
     (1e-6, -1e-6, 3e-7),
     (1e-6, 5e-7, 0.0),
     (-1e-6, -5e-7, 0.0),
@@ -47,6 +48,9 @@ PLAIN = (
     (math.inf, 1.0, -1.0),
     (-math.inf, 1.0, -1.0),
     (1.0, 1e30, -1e30),
+    # 19 * fl(127 / 38) is the tie 63.5, 19 * fl(fl(1 / 38) * 127) is not.
+    (38.0, 19.0),
+    (94.0, 47.0),
 )
 
 
@@ -80,15 +84,22 @@ def outcome(entry: Rule | Operator, probe: Probe) -> Outcome:
             if isinstance(entry, Rule):
                 group = quantize_group(values, entry)
                 restored = dequantize_group(group, entry, probe.data)
-                kept = (group.codes, group.scale, group.zero_point, restored)
+                zero_is_real = group.zero_point.dtype.kind not in "iu"
+                whole = (group.codes,) if zero_is_real else (group.codes, group.zero_point)
+                real = (group.scale, group.zero_point, restored)[:: 1 if zero_is_real else 2]
             else:
                 scale = np.array(probe.scale, dtype=dtype_of(probe.data))
                 zero = np.array(probe.zero_point)
                 codes = quantize(values, scale, zero, entry.affine)
-                kept = (codes, dequantize(codes, scale, zero, entry.affine, probe.data))
+                whole = (codes,)
+                real = (dequantize(codes, scale, zero, entry.affine, probe.data),)
     except FoldmarkError as error:
         return (type(error).__name__,)
-    return tuple((str(array.dtype), array.astype(np.float64).tobytes()) for array in kept)
+    # Codes are numbers: how wide an array holds them is no part of a rule. Scales have a dtype.
+    return (
+        *(array.astype(np.float64).tobytes() for array in whole),
+        *((str(array.dtype), array.astype(np.float64).tobytes()) for array in real),
+    )
 
 
 def _of_rule(rule: Rule, data: FloatFormat) -> Iterator[Probe]:
@@ -112,8 +123,14 @@ def _of_rule(rule: Rule, data: FloatFormat) -> Iterator[Probe]:
 def _sharp(rule: Rule, data: FloatFormat) -> Iterator[Probe]:
     """Return ends that put a tie in the zero point, and ranges just above a tiny one."""
     steps = float(rule.scale.denominator * rule.affine.codes_per_scale)
-    for below in (0.5, 1.5, 2.5, float(int(steps) // 2) + 0.5):
+    for below in (0.5, 1.5, 2.5, int(steps) // 2 + 0.5, int(steps) * 3 // 4 + 0.5):
         yield Probe((-below, steps - below, 1.0, -0.5), data)
+    # Zero points that end in a half, or next to one, with scales that have no end in binary.
+    for below in (11.0, 13.0, 23.0, 169.0):
+        for odd in (5, 7, 15, 221):
+            high = data.round(2.0 * steps * below / odd - below)
+            if 0.0 < high < float(data.maximum):
+                yield Probe((-below, high), data)
     for tiny in rule.for_data(data).scale.tiny:
         threshold = constant_of(tiny.below, data)
         for extent in (2.0 * threshold, 2.0 * threshold * steps):
@@ -147,6 +164,8 @@ def _of_operator(operator: Operator, data: FloatFormat) -> Iterator[Probe]:
             yield Probe((data.round(special),), data, 1.0, zero_point)
     for scale in (0.75, 3.0, 7.0, 49.0):
         yield Probe(tuple(n / 2 * scale for n in range(-41, 42, 2)), data, scale, 0)
+    for scale in (41.0, 61.0):  # whole numbers of steps that no reciprocal gives back
+        yield Probe(tuple(n * scale for n in range(-8, 9)), data, scale, 0)
     for scale in (0.1, 0.3, 0.7, 0.00214854861, 0.0, 1e-40):
         rounded = data.round(scale)
         borders = [data.round(n / 2 * rounded) for n in range(-41, 42)]  # ties, and whole steps

@@ -1,15 +1,12 @@
-"""Why some neighbours of a rule can't be told from it: no input there is shows a difference."""
+"""Why some neighbours of a rule can't be told from it: no input shows a difference."""
 
 import re
+from fractions import Fraction
 from typing import Any
 
-from foldmark.exact.rule import (
-    AffineRule,
-    Extent,
-    Rule,
-    Scaling,
-    ZeroForm,
-)
+from foldmark.exact.catalog import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
+from foldmark.exact.rule import AffineRule, Extent, Rule, Scaling, ZeroForm, ZeroOrder
+from foldmark.exact.tools.entry import Operator
 
 RATIOS = (Scaling.RATIO, Scaling.RATIO_OF_RECIPROCAL)
 
@@ -56,26 +53,9 @@ def _unread_of_zero_point(rule: Rule, name: str) -> str | None:
 # Why the neighbours listed in indistinguishable.json are there, by field and setting.
 REASONS: tuple[tuple[str, str], ...] = (
     (r"affine\.(clip|codes) .*", "the ends that set the scale keep every value within the codes"),
-    (
-        r"affine\.infinity .*",
-        "an infinite value makes the scale infinite and ends alike",
-    ),
-    (
-        r"affine\.nan .*",
-        "the lowest code is 0, or NaN never reaches a code",
-    ),
-    (
-        r"affine\.order .*",
-        "the zero point is 0, or the sum of it and so small a number is exact",
-    ),
-    (r"affine\.rounding .*", "what is rounded is never negative, so both rules are one"),
-    (r"affine\.scale .*", "the scale is computed in the dtype that it is stored in"),
-    (
-        r"affine\.scaling .*",
-        "a ratio of 1 makes them one, or no input showed the last bit",
-    ),
+    (r"affine\.infinity .*", "an infinite value makes the scale infinite and ends alike"),
+    (r"affine\.order .*", "the zero point is 0, or the sum of it and so small a number is exact"),
     (r"affine\.zero_divisor .*", "the scale is never zero, or both ways lead to the code of zero"),
-    (r"affine\.precision .*", "the operations are exact in both"),
     (r"scale\.extent(_precision)? .*", "the extent is one of the data's own numbers, or the same"),
     (
         r"scale\.(precision|stored) .*",
@@ -91,14 +71,91 @@ REASONS: tuple[tuple[str, str], ...] = (
         r"zero_point\.(clip|lowest|highest) .*",
         "zero in the range keeps the zero point in the codes",
     ),
-    (r"zero_point\.form .*", "the formulas agree but for the last bit of a tie, which none showed"),
-    (r"zero_point\.(precision|stored) .*", "the zero point is one of the data's own numbers"),
-    (r"zero_point\.rounding .*", "the zero point is never negative, or never a tie"),
-    (r"zero_point\.scale .*", "the scale is computed in the dtype that it is stored in"),
+    (r"zero_point\.precision .*", "the zero point is one of the data's own numbers"),
 )
 
 
-def reason_for(field: str, setting: str) -> str | None:
+def reason_for(entry: Rule | Operator, field: str, setting: str) -> str | None:
     """Return why a listed neighbour can't be told from its rule."""
+    special = {
+        "affine.nan": _of_nan,
+        "affine.precision": _of_precision,
+        "affine.rounding": _of_rounding,
+        "affine.scale": _of_scale,
+        "affine.scaling": _of_scaling,
+        "zero_point.form": _of_form,
+        "zero_point.rounding": _of_zero_rounding,
+        "zero_point.scale": _of_divisor,
+    }
+    if field in special:
+        return special[field](entry)
     described = f"{field} {setting}"
     return next((why for pattern, why in REASONS if re.fullmatch(pattern, described)), None)
+
+
+def _of_nan(entry: Rule | Operator) -> str | None:
+    return "the lowest code is 0" if entry.affine.codes.minimum == 0 else None
+
+
+def _of_precision(entry: Rule | Operator) -> str | None:
+    if isinstance(entry, Rule) and entry.scale.stored in (FLOAT16, BFLOAT16):
+        return "a quotient by a scale of 11 bits is a tie, or farther from one than float32 rounds"
+    return None
+
+
+def _of_rounding(entry: Rule | Operator) -> str | None:
+    added = (ZeroOrder.BEFORE_ROUNDING, ZeroOrder.WITH_HALF, ZeroOrder.SUBTRACTED_WITH_HALF)
+    if entry.affine.codes.minimum == 0 and entry.affine.order in added:
+        return "what is rounded is not negative, or rounds to 0 or less, and the lowest code is 0"
+    return None
+
+
+def _of_scale(entry: Rule | Operator) -> str | None:
+    assert isinstance(entry, Rule)
+    if entry.affine.scaling in RATIOS:
+        return "codes follow from the extent and not from the scale"
+    if _is_power_of_two(entry.scale.denominator):
+        return "the scale is the extent with another exponent, in any dtype"
+    return _of_divisor(entry) or _rounded_anyway(entry)
+
+
+def _rounded_anyway(rule: Rule) -> str | None:
+    if rule.scale.stored in (rule.affine.precision, FLOAT32):
+        return "the codes' own arithmetic rounds the scale as storing does, or storing does nothing"
+    return None
+
+
+def _of_divisor(entry: Rule | Operator) -> str | None:
+    assert isinstance(entry, Rule)
+    if entry.scale.stored == entry.scale.precision:
+        return "the scale is computed in the dtype that it is stored in"
+    return None
+
+
+def _of_scaling(entry: Rule | Operator) -> str | None:
+    reciprocal = entry.affine.scaling == Scaling.RECIPROCAL and entry.affine.ratio == 1
+    if isinstance(entry, Operator) and reciprocal:
+        return "an operator's extent is its scale, and the ratio is 1: all three are 1 / scale"
+    return None
+
+
+def _of_form(entry: Rule | Operator) -> str | None:
+    assert isinstance(entry, Rule)
+    if entry.zero_point.lowest == 0:
+        return (
+            "rounding is symmetric: round(0 - q) = 0 - round(q), and of the two ends' terms the "
+            "low one's, 0 and q, are the smaller"
+        )
+    if _is_power_of_two(entry.scale.denominator) and entry.zero_point.precision == FLOAT64:
+        return "the scale is exact, so quotients of float32 are ties, or far from one in float64"
+    return None
+
+
+def _of_zero_rounding(entry: Rule | Operator) -> str | None:
+    assert isinstance(entry, Rule)
+    return "the zero point is not negative" if entry.zero_point.lowest == 0 else None
+
+
+def _is_power_of_two(number: Fraction) -> bool:
+    top, bottom = number.numerator, number.denominator
+    return top & (top - 1) == 0 and bottom & (bottom - 1) == 0

@@ -55,7 +55,13 @@ def test_every_neighbour_is_told_or_explained(name: str) -> None:
 
 
 def test_every_listed_neighbour_has_a_reason() -> None:
-    bare = [(f, s) for f, settings in LISTED.items() for s in settings if not reason_for(f, s)]
+    bare = [
+        (name, field, setting)
+        for field, settings in LISTED.items()
+        for setting, listed in settings.items()
+        for name in listed
+        if not reason_for(CATALOGUE[name], field, setting)
+    ]
     assert bare == []
 
 

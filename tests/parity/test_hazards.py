@@ -104,3 +104,22 @@ def test_limits(percent: int) -> None:
         assert limit == exact_clipping.percentile_limit(numbers, percent)
         share = clipping.clipped_share(values, limit)
         assert share == exact_clipping.clipped_share(numbers, limit)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
+@pytest.mark.parametrize("spread", [0, 30])
+def test_errors_split_at_a_limit(dtype: type, spread: int) -> None:
+    source = np.random.default_rng(spread)
+    for size in (0, 1, 70_000 if spread == 0 else 400):
+        exponents = source.integers(-spread, spread + 1, size) / 4
+        wide = source.standard_normal(size) * 10.0**exponents
+        values = np.clip(wide, -6e4, 6e4).astype(dtype)
+        restored = np.clip(np.round(values * 8) / 8, -1, 1).astype(dtype)
+        found = clipping.split_error(values, restored, 1.0)
+        assert found == exact_clipping.split_error(
+            [float(x) for x in values], [float(x) for x in restored], 1.0
+        )
+    far = np.array([1e300, -1e-300, 3.0]), np.array([-1e300, 1e-300, 5e-324])
+    assert clipping.split_error(*far, 2.0) == exact_clipping.split_error(
+        far[0].tolist(), far[1].tolist(), 2.0
+    )
