@@ -60,6 +60,16 @@ def test_minilm_blames_the_feed_forward_outputs(encoder_report):
     assert "carry" in encoder_report.verdict
 
 
+def test_what_pieces_of_the_path_leave_is_told_without_signs(encoder_report):
+    closure = encoder_report.closure
+    assert closure.unsigned >= abs(closure.quadrature) - 1e-6 * closure.total
+    share = closure.unsigned / abs(closure.total)
+    assert f"piece by piece, signs left aside, the nodes leave {share:.1e} of" in str(
+        encoder_report
+    )
+    assert encoder_report.to_json()["closure"]["unsigned"] == closure.unsigned
+
+
 @pytest.mark.parametrize("copy", QDQ)
 def test_digits_close(copy):
     report = foldmark.explain(
@@ -87,6 +97,7 @@ def test_json_has_the_documented_fields(encoder_report):
         "kernel",
         "quadrature",
         "total",
+        "unsigned",
         "relative_error",
     }
     assert set(document["cost"]) == {

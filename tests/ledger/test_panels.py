@@ -65,3 +65,34 @@ def test_a_node_lies_in_the_part_of_the_path_that_it_stands_for(nodes: int) -> N
     assert np.all(stretch.ends[:-1] < stretch.points)
     assert np.all(stretch.points < stretch.ends[1:])
     assert stretch.points @ stretch.shares == pytest.approx((0.75**2 - 0.25**2) / 2)
+
+
+def test_what_cancels_between_panels_is_in_their_unsigned_sum() -> None:
+    """A Relu that opens and one that counts against it: the sum closes, the entries do not."""
+
+    def opening(t: float | np.ndarray) -> np.ndarray:
+        return np.maximum(np.asarray(t) - 0.13, 0)
+
+    def closing(t: float | np.ndarray) -> np.ndarray:
+        return -np.maximum(np.asarray(t) - 0.63, 0)
+
+    def two(stretch: Stretch, times: int, onto: Integral | None) -> Integral:
+        before = {"opens": 0.0, "closes": 0.0} if onto is None else onto.entries
+        slopes = {"opens": stretch.points > 0.13, "closes": -1.0 * (stretch.points > 0.63)}
+        moved = {name: times * float(each @ stretch.shares) for name, each in slopes.items()}
+        return Integral(0, {}, {name: before[name] + moved[name] for name in before})
+
+    def whole(t: float) -> float:
+        return float(opening(t) + closing(t))
+
+    panels = Panels(whole, two, (whole(0.0), whole(1.0)))
+    off = {
+        "opens": panels.integral.entries["opens"] - float(opening(1.0)),
+        "closes": panels.integral.entries["closes"] - float(closing(1.0)),
+    }
+    assert abs(panels.left) < 1e-9  # 0.13 and 0.63 lie alike in their panels
+    assert panels.unsigned == pytest.approx(sum(map(abs, off.values())))
+    assert panels.unsigned > 1e-2
+    for _ in range(60):
+        panels.split()
+    assert panels.unsigned < 1e-6

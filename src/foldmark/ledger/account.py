@@ -102,6 +102,7 @@ class _Sums:
     moved: list[float] = field(default_factory=list)
     swings: list[float] = field(default_factory=list)
     left: float = 0.0
+    unsigned: float = 0.0
 
 
 class AccountTaker:
@@ -228,6 +229,7 @@ class AccountTaker:
             more = _more_nodes_with_kinks if replay.has_kinks else _more_nodes
             best, nodes = abs(left), more(nodes, excess)
         self._sums.left += left
+        self._sums.unsigned += abs(left)
         self._most_nodes = max(self._most_nodes, integral.nodes)
         return integral
 
@@ -257,7 +259,9 @@ class AccountTaker:
             if panels.runs >= (_FEW_RUNS if is_small else _MOST_RUNS):
                 break
             panels.split()
-        return panels.integral, self._sums.moved[-1] - panels.integral.total
+        left = self._sums.moved[-1] - panels.integral.total
+        self._sums.unsigned += panels.unsigned - abs(left)
+        return panels.integral, left
 
     def _excess(self, left: float) -> float:
         """Return how many times what is left exceeds the tolerance.
@@ -307,6 +311,7 @@ class AccountTaker:
             kernel=(sums.real - sums.simulated) / weight,
             quadrature=(sums.simulated - sums.start) / weight - sites,
             total=total,
+            unsigned=sums.unsigned / weight,
         )
         change = MetricChange(
             choice.metric.value,

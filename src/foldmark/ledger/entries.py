@@ -53,6 +53,8 @@ class Closure:
         kernel: M(real integer kernels) - M(simulated arithmetic).
         quadrature: what is left of M(simulated) - M(skeleton) beside the entries.
         total: the measured change.
+        unsigned: what the nodes leave of single pieces of the path and single batches, added up
+            without signs: how far entries may be off although their sum closes.
     """
 
     sites: float
@@ -60,6 +62,7 @@ class Closure:
     kernel: float
     quadrature: float
     total: float
+    unsigned: float = 0.0
 
     @property
     def relative_error(self) -> float:

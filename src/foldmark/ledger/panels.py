@@ -73,6 +73,11 @@ class Panels:
         return sum(panel.left for panel in self._panels)
 
     @property
+    def unsigned(self) -> float:
+        """What each panel's nodes leave, added up without its sign."""
+        return sum(abs(panel.left) for panel in self._panels)
+
+    @property
     def integral(self) -> Integral:
         """The sum over the nodes."""
         assert self._integral is not None

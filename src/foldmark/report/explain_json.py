@@ -39,6 +39,7 @@ def to_json(report: Findings) -> dict[str, Any]:
                 "kernel": closure.kernel,
                 "quadrature": closure.quadrature,
                 "total": closure.total,
+                "unsigned": closure.unsigned,
                 "relative_error": closure.relative_error,
             },
             "cost": {

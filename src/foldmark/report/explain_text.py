@@ -148,6 +148,11 @@ def _account(report: Findings) -> str:
         f"  closes to {closure.relative_error:+.1e}; replay differs from the simulated model by "
         f"{report.replay_error:.0e}",
     ]
+    if nodes and total:
+        share = closure.unsigned / abs(total)
+        rows.append(
+            f"  piece by piece, signs left aside, the nodes leave {share:.1e} of the change open"
+        )
     return "\n".join(rows)
 
 
