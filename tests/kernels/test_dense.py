@@ -10,14 +10,17 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.parity import strategies as draws
 
 from foldmark.errors import NonFiniteValue
 from foldmark.exact import affine as exact_affine
 from foldmark.exact import group as exact
 from foldmark.exact import packing as exact_packing
-from foldmark.exact.catalog import INT4, INT8, UINT4, UINT8
+from foldmark.exact.catalog import FLOAT32, INT4, INT8, UINT4, UINT8
 from foldmark.exact.packing import HIGH_NIBBLE_FIRST, LOW_NIBBLE_FIRST
-from foldmark.exact.rule import Rule, Scaling
+from foldmark.exact.rule import Rule, Scaling, ZeroForm
 from foldmark.kernels import dense
 from foldmark.kernels.blocks import RUN, Layout
 from foldmark.kernels.dense import dense_blocks
@@ -65,6 +68,26 @@ def test_segments_around_the_lanes(rule: Rule, segment: int, extra: int) -> None
     values[5 % segment] = single(-7.5)  # a scale that makes ties of halves
     values[:segment] = np.rint(values[:segment] * 2) / 2
     assert folded(values, segment, rule) == oracle(values, segment, rule)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.data())
+def test_any_bits_by_any_plain_rule(data: st.DataObject) -> None:
+    rule = RULES[data.draw(st.sampled_from(sorted(RULES)))]
+    if rule.zero_point.form == ZeroForm.FIXED:
+        steps = data.draw(st.sampled_from([Fraction(127), Fraction(255, 2), Fraction(8)]))
+        scaling = data.draw(st.sampled_from([Scaling.DIVIDE, Scaling.RECIPROCAL]))
+        rule = replace(narrower(rule, steps), affine=replace(rule.affine, scaling=scaling))
+    kind = data.draw(st.sampled_from([draws.bit_patterns, draws.half_steps, draws.ordinary]))
+    values = data.draw(kind(FLOAT32, data.draw(st.sampled_from([2, 31, 32, 33, 65, 96]))))
+    segment = data.draw(st.sampled_from([2, 3, 32, 40, 96]))
+    values = np.ascontiguousarray(values)
+    if np.isfinite(values).all():
+        assert folded(values, segment, rule) == oracle(values, segment, rule)
+    else:
+        blocks = dense_blocks(values, Layout.of(values, (segment,)), rule)
+        assert blocks is not None
+        assert not blocks.fold(lambda place: np.empty(values.size, np.int8)[place])
 
 
 @pytest.mark.parametrize("segment", [32, 33, 96, 128])
