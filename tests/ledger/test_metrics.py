@@ -176,6 +176,8 @@ def test_refusals():
     nothing = {"is_probability": False, "row_weight": None}
     with pytest.raises(OutputNotComparable, match="needs classes"):
         metric_target(Metric.DIVERGENCE, layout, np.zeros((4, 1)), labels=None, **nothing)
+    with pytest.raises(OutputNotComparable, match="cosine of single numbers says nothing"):
+        metric_target(Metric.COSINE, layout, np.zeros((4, 1)), labels=None, **nothing)
     layout = Layout.of("y", (4, 3), 4)
     with pytest.raises(DataMismatch, match="needs labels"):
         metric_target(Metric.CROSS_ENTROPY, layout, np.zeros((4, 3)), labels=None, **nothing)

@@ -208,3 +208,20 @@ def test_a_refusal_names_the_model_and_not_the_place_in_the_runtimes_source(make
     assert said in told
     assert "onnxruntime_src" not in told
     assert "::" not in told
+
+
+@pytest.mark.parametrize("name", ["look up", ""])
+def test_a_kernel_that_fails_is_named_with_or_without_a_name(name: str) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["W", "i"], ["y"], name=name)],
+        "table",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, ["n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 64])],
+        initializer=[onnx.numpy_helper.from_array(WEIGHT, "W")],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=8)
+    with pytest.raises(NotSupported, match=r"Gather failed in ONNX Runtime: .*idx=30") as caught:
+        Session(model, title="the float model").run({"i": np.array([30])})
+    where = f"node {name!r}" if name else "a node without name of the float model"
+    assert caught.value.where == where

@@ -128,6 +128,13 @@ def metric_target(
         raise OutputNotComparable(
             f"{metric.title} needs classes along the last axis", got=str(list(layout.whole))
         )
+    if metric is Metric.COSINE and classes < 2:
+        raise OutputNotComparable(
+            "1 - cosine of single numbers says nothing",
+            got=str(list(layout.whole)),
+            expected="more than one number along the last axis",
+            todo="compare with --metric mse",
+        )
     outputs = layout.apply(reference)
     rows_count = np.ones((samples, rows)) if row_weight is None else row_weight
     spread = None

@@ -300,7 +300,8 @@ def _translated(error: Exception, where: str) -> FoldmarkError:
     if found := _IN_NODE.search(text):
         why = _SOURCE.sub("", found["why"].splitlines()[-1]).strip()
         return NotSupported(
-            f"{found['operator']} failed in ONNX Runtime: {why}", where=f"node {found['node']!r}"
+            f"{found['operator']} failed in ONNX Runtime: {why}",
+            where=f"node {found['node']!r}" if found["node"] else f"a node without name of {where}",
         )
     if type(error).__name__ in {"InvalidProtobuf", "NoModel"}:
         return FormatNotRecognised("not an ONNX model", where=where)
