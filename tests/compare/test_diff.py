@@ -302,6 +302,27 @@ def test_square_weights_that_lie_transposed(tmp_path: Path) -> None:
     assert "transposed" in evidence
 
 
+def test_vectors_before_the_weights_do_not_speak_for_them(tmp_path: Path) -> None:
+    exact = {f"{n}.bias": RNG.normal(size=64).astype(np.float32) for n in "abc"}
+    exact |= {f"{n}.weight": RNG.normal(size=(64, 96)).astype(np.float32) for n in "xyz"}
+    save_file(exact, tmp_path / "f.safetensors")
+    for name, steps in (("l", 127), ("r", 128)):
+        arrays = {}
+        for key, array in exact.items():
+            # biases alike in both, weights by two rules
+            limit = np.abs(array).max(axis=-1, keepdims=True)
+            scale = limit / np.float32(steps if array.ndim > 1 else 127)
+            arrays[key] = np.clip(np.rint(array / scale), -127, 127).astype(np.int8)
+            arrays[f"{key}_scale"] = scale
+        save_file(arrays, tmp_path / f"{name}.safetensors")
+    found = compared(*(tmp_path / f"{name}.safetensors" for name in "lrf"))
+    searched = {t.match.left.name for t in found.tensors if t.left is not None}
+    assert searched == {"a.bias", "b.bias", "x.weight", "y.weight"}
+    named = {f.field for t in found.tensors for f in t.fields}
+    assert "divisor" in named
+    assert "A: int8 per axis 0; scale absmax / 127 " in render(found, None, everything=False)
+
+
 def test_weights_that_one_side_leaves_in_float_are_counted(
     files: tuple[Path, Path, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

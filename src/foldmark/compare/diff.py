@@ -218,8 +218,16 @@ def _samples_first(pairs: _Pairs, sampler: Sampler, progress: _Progress) -> list
 
 
 def _schemes(match: Match) -> tuple[object, ...]:
-    both = (match.left, *match.right)
-    return tuple((tensor.layout.packing, tensor.layout.number_format) for tensor in both)
+    """Return what two weights have in common whose rules are most likely the same."""
+    return tuple(
+        (
+            tensor.layout.packing,
+            tensor.layout.number_format,
+            tensor.layout.granularity(tensor.shape),
+            len(tensor.shape) > 1,  # biases are quantized by rules of their own
+        )
+        for tensor in (match.left, *match.right)
+    )
 
 
 def _change(tensor: TensorDiff) -> float:

@@ -188,14 +188,14 @@ def _activations(prices: Prices, everything: bool) -> list[str]:
             for each in prices.activations[:_ACTIVATIONS]
         ]
         return [wrapped("of the activations mostly " + ", ".join(most), later="  ")]
-    head = f"{'activations, alone':<22} {'A':<15} {'B':<15}"
-    lines = ["", f"{head}{'predicted':>9}{'measured':>9}{'share':>6}"]
+    lines = ["", f"{'activations, alone: A, B':<54}{'predicted':>9}{'measured':>9}{'share':>6}"]
     for each in prices.activations:
-        cells = (fitted(printable(each.name), 22), each.left, each.right)
         guess = each.amount if each.predicted is None else each.predicted
         run = "-" if each.measured is None else number(each.measured, 2)
         amounts = f"{number(guess, 2):>9}{run:>9}{percent(each.worth / difference, 0):>6}"
-        lines += _row(cells, (22, 15, 15), amounts)
+        lines.append(f"{fitted(_value_name(each.name), 53):<54}{amounts}")
+        sides = printable(f"{each.left}; {each.right}")
+        lines.append(wrapped(sides, first="  ", later="    "))
     return lines
 
 
@@ -243,14 +243,15 @@ def _rules(diff: Diff, everything: bool) -> str:
     for name, side in (("A", 0), ("B", 1)):
         counts = Counter(_form(tensor) for tensor in _quantized(diff, side))
         found: dict[tuple[str, str], str] = {}
-        for tensor in diff.tensors:
+        # the largest weight of a form speaks for it: a bias has another shape, and fewer codes
+        for tensor in sorted(diff.tensors, key=lambda t: -t.match.left.elements):
             fit = (tensor.left, tensor.right)[side]
-            if fit is None:
+            if fit is None or _form(fit.tensor) in found:
                 continue
             words, undecided = describe_rule(fit), open_fields(fit)
             if everything and undecided:
                 words += ". Open: " + "; ".join(undecided)
-            found.setdefault(_form(fit.tensor), words)
+            found[_form(fit.tensor)] = words
         chosen = sorted(found, key=lambda form: -counts[form])
         for form in chosen if everything else chosen[:1]:
             lines.append(wrapped(printable(f"{name}: {found[form]}."), later="   "))
