@@ -119,9 +119,10 @@ def cifar(name: str, folder: Path | None) -> Subject | None:
     arrays = np.load(path)
     mean, spread = (np.array(v, np.float32) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     pixels = (arrays["images"].astype(np.float32) / 255 - mean) / spread
-    pixels = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+    order = np.random.default_rng(0).permutation(len(pixels))
+    pixels = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)[order])
     taken = read_model(model).graph.input[0].name
-    labels = arrays["labels"].astype(np.int64)
+    labels = arrays["labels"].astype(np.int64)[order]
     return Subject(name, model, {taken: pixels[:64]}, {taken: pixels[64:], "labels": labels[64:]})
 
 

@@ -74,7 +74,8 @@ def search_alpha(
     """Return the smoothing with the least squared output error, None when none saves a tenth.
 
     Factors and ranges come from one half of the inputs and are judged on the other, both ways:
-    a channel made as large as the loudest must hold for inputs that nobody has seen.
+    a channel made as large as the loudest must hold for inputs that nobody has seen. What is left
+    of the plain error in the worse half decides.
 
     X                  (tokens, in)  some inputs
     W                  (in, out)     all weights that read them, side by side
@@ -85,23 +86,26 @@ def search_alpha(
     exact = [judged @ W for judged, _ in halves]
     largest_w = np.abs(W).max(1)
 
-    def error(alpha: float | None) -> float:
-        total = 0.0
+    def errors(alpha: float | None) -> NDArray[np.float64]:
+        found = []
         for (judged, seen), product in zip(halves, exact, strict=True):
             s = np.ones(X.shape[1], X.dtype)
             if alpha is not None:
-                found = smoothing_factors(np.abs(seen).max(0), largest_w, alpha)
-                s = found.factors.astype(X.dtype)
+                factors = smoothing_factors(np.abs(seen).max(0), largest_w, alpha).factors
+                s = factors.astype(X.dtype)
             made = quantized_product(judged / s, W * s[:, None], seen / s)
-            total += float(((made - product) ** 2).sum())
-        return total
+            found.append(float(((made - product) ** 2).sum()))
+        return np.array(found)
 
-    errors = {alpha: error(alpha) for alpha in alphas}
-    best = min(errors, key=errors.__getitem__)
-    if not errors[best] < _WORTH * error(None):
+    plain = errors(None)
+    if not plain.all():
+        return None
+    tried = {alpha: errors(alpha) for alpha in alphas}
+    best = min(tried, key=lambda alpha: float((tried[alpha] / plain).max()))
+    if not (tried[best] < _WORTH * plain).all():
         return None
     chosen = smoothing_factors(largest_x, largest_w, best)
-    return Smoothing(chosen.factors, chosen.kept, best, errors[best])
+    return Smoothing(chosen.factors, chosen.kept, best, float(tried[best].sum()))
 
 
 def _halves(X: Floats) -> list[tuple[Floats, Floats]]:
