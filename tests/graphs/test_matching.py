@@ -9,6 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.graphs.networks import Network, draw
 from tests.graphs.proof import constants, prove
 
+import foldmark
 from foldmark.errors import ModelsDiffer
 from foldmark.graphs.reading.read import read_quantized
 
@@ -252,3 +253,20 @@ def test_another_number_of_outputs_is_another_network() -> None:
 
 def test_one_network_is_not_told_apart() -> None:
     assert len(read_quantized(network(6, 8, 4, quantized=True), network(6, 8, 4)).sites) == 2
+    assert read_quantized(network(6, 8, 4, quantized=True), network(6, 8, 4)).parted == ""
+
+
+def test_a_layer_left_in_float_that_only_one_network_has_is_told() -> None:
+    model = network(6, 8, 4, quantized=True)
+    last = model.graph.node[-1]
+    model.graph.initializer.append(numpy_helper.from_array(draw(4, 4, seed=9), "more"))
+    model.graph.node.insert(
+        len(model.graph.node) - 1,
+        helper.make_node("MatMul", [last.input[0], "more"], ["h2"], name="/h2"),
+    )
+    model.graph.node[-1].input[0] = "h2"
+    graph = read_quantized(model, network(6, 8, 4))
+    where = "layer 3 is missing in the float model, MatMul [4, 4] at '/h2' in the quantized one"
+    assert graph.parted == where
+    report = foldmark.explain(network(6, 8, 4), model, X, cures=False)
+    assert f"The two networks part: {where}." in report.notes

@@ -165,6 +165,7 @@ class QuantizedGraph:
         unmatched: weights whose float original was not found; the skeleton holds their
             dequantized values.
         odd_scales: scales of the quantized model that are no normal positive numbers.
+        parted: where the layers of the two models part, "" where they don't.
     """
 
     original: onnx.ModelProto
@@ -173,6 +174,7 @@ class QuantizedGraph:
     sites: tuple[Site, ...]
     unmatched: tuple[UnmatchedWeight, ...]
     odd_scales: tuple[OddScale, ...] = ()
+    parted: str = ""
 
     @property
     def is_dynamic(self) -> bool:

@@ -175,6 +175,8 @@ class Models:
         """What a reader must know of how the models were run."""
         paths = f"The samples take {len(self._ways)} paths through the models."
         notes = [*self._notes, paths] if len(self._ways) > 1 else self._notes
+        parted = {way.graph.parted for way in self._ways} - {""}
+        notes = [*notes, *(f"The two networks part: {where}." for where in sorted(parted))]
         if self.exact is None:
             notes = [_without_weights(len(self.unmatched)), *notes]
         odd = {each.name: str(each) for way in self._ways for each in way.graph.odd_scales}

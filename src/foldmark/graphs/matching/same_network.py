@@ -46,8 +46,10 @@ def check_same_network(
     skeleton: onnx.ModelProto,
     weights: list[tuple[Draft, NDArray[Any]]],
     matches: dict[str, Match | str],
-) -> None:
-    """Refuse two models that are not one network.
+) -> str:
+    """Refuse two models that are not one network; return where they part if all is matched.
+
+    "" where both have the same layers, or the same number of weights cut or joined otherwise.
 
     Raises:
         ModelsDiffer: outputs differ in number, or most weights have no original or another
@@ -63,7 +65,8 @@ def check_same_network(
     strange = [(d, v) for d, v in matrices if not _resembles(matches[d.after])]
     share = sum(v.size for _, v in strange) / max(1, sum(v.size for _, v in matrices))
     parted = _first_difference(known.model, skeleton)
-    if parted and (share > _MOST_UNMATCHED or (strange and not _same_size(known, skeleton))):
+    same_size = not parted or _same_size(known, skeleton)
+    if parted and (share > _MOST_UNMATCHED or (strange and not same_size)):
         raise ModelsDiffer("the models are different networks", got=parted)
     if share > _MOST_UNMATCHED:
         draft, _ = strange[0]
@@ -73,6 +76,7 @@ def check_same_network(
             where=f"weight {draft.name!r}",
             got=found if isinstance(found, str) else f"a correlation of {found.likeness:.2f}",
         )
+    return "" if same_size else parted
 
 
 def _resembles(match: Match | str) -> bool:

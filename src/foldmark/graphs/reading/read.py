@@ -79,12 +79,13 @@ def read_quantized(
     }
     skeleton = assemble(space, smooth, originals)
     unmatched = _unmatched(drafts, matches, skeleton)
+    parted = ""
     if known is not None:
-        check_same_network(known, skeleton, weights, matches)
+        parted = check_same_network(known, skeleton, weights, matches)
         unmatched += tuple(changed_constants(known, skeleton, {d.after for d in drafts}))
     sites = _sites(skeleton, drafts, matches, float_model)
     odd = tuple(space.odd_scales.values())
-    return QuantizedGraph(quantized, simulated, skeleton, sites, unmatched, odd)
+    return QuantizedGraph(quantized, simulated, skeleton, sites, unmatched, odd, parted)
 
 
 def _original(
