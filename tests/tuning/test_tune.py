@@ -210,6 +210,7 @@ def test_goes_on_where_it_was_interrupted(folder, monkeypatch, capsys):
     monkeypatch.setattr("foldmark.tuning.trial.quantize_model", counted)
     assert command(folder) == 130
     assert not (folder / "q.onnx").exists()
+    assert list((folder / "q.onnx.trials").glob("*.json"))
     assert command(folder) == 0
     first = len(calls)
     assert command(folder, "--force") == 0
@@ -219,6 +220,17 @@ def test_goes_on_where_it_was_interrupted(folder, monkeypatch, capsys):
     kept[0].write_text("damaged")
     assert command(folder, "--force") == 0
     assert len(calls) == first + 1
+    capsys.readouterr()
+
+
+def test_interrupted_before_the_first_trial_it_leaves_nothing(folder, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("foldmark.tuning.trial.quantize_model", interrupted)
+    before = sorted(folder.iterdir())
+    assert command(folder) == 130
+    assert sorted(folder.iterdir()) == before
     capsys.readouterr()
 
 

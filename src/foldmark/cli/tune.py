@@ -104,7 +104,11 @@ def command(
     )
     goal = Goal(max_drop, min_speedup)
     quiet = json_file == "-"
-    found = tune(bench, goal, output, None if quiet else _say)
+    try:
+        found = tune(bench, goal, output, None if quiet else _say)
+    finally:
+        if not any(folder.iterdir()):
+            folder.rmdir()  # it stopped before its first trial was kept
     if json_file is not None:
         write_json(_document(found), json_file)
     if not quiet:
