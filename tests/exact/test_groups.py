@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foldmark import rules
@@ -112,6 +112,8 @@ def test_a_rule_parts_from_itself_nowhere() -> None:
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+@example(95031152.0)
+@example(1e8)
 def test_the_shortest_decimal_means_the_number(number: float) -> None:
     text = shortest(number)
     assert catalog.FLOAT32.round(float(text)) == number

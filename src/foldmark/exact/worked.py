@@ -67,7 +67,7 @@ def shortest(number: float, precision: FloatFormat = FLOAT32) -> str:
     for digits in range(1, 18):
         text = f"{number:.{digits}g}"
         if precision.round(float(text)) == number:
-            return text
+            return min(text, repr(number).removesuffix(".0"), key=len)
     return repr(number)
 
 

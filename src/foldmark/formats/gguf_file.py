@@ -253,7 +253,8 @@ def _blocked(source: FileBytes, entry: _Entry, kind: BlockType, offset: int) -> 
 
 
 def _decode(kind: BlockType, blocks: NDArray[np.uint8], shape: tuple[int, ...]) -> Values:
-    scales = kind.scales(blocks)
+    with np.errstate(invalid="ignore"):  # infinity times 0: told of where scales are judged
+        scales = kind.scales(blocks)
     per_group = (*shape[:-1], shape[-1] // kind.group)
     return Values(
         _codes(kind, blocks, shape),
