@@ -112,6 +112,30 @@ def test_lost_fusion_is_named():
     assert [(each.operator, each.in_float, each.in_quantized) for each in lost] == [("Gelu", 1, 0)]
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_lost_skip_and_normalization_are_named(apart):
+    """A residual whose sum is quantized is no longer added inside the normalization."""
+    helper = small.helper
+    draw = np.random.default_rng(0)
+    values = draw.standard_normal((2, small.INNER)).astype(np.float32)
+    constants = dict(zip("gb", values, strict=True))
+    shape = (2, 4, small.INNER)
+    norm = helper.make_node("LayerNormalization", ["sum", "g", "b"], ["y"], "norm", axis=-1)
+    twice = helper.make_node("Relu", ["x"], ["skip"], "skip")
+    real = small.model([twice, helper.make_node("Add", ["x", "skip"], ["sum"], "add"), norm],
+                       constants, 3, shape)  # fmt: skip
+    pair = [
+        helper.make_node("QuantizeLinear", ["whole", "s"], ["q"], "q"),
+        helper.make_node("DequantizeLinear", ["q", "s"], ["sum"], "dq"),
+    ]
+    added = helper.make_node("Add", ["x", "skip"], ["whole" if apart else "sum"], "add")
+    made = small.model([twice, added, *(pair if apart else []), norm],
+                       constants | {"s": np.float32(0.05)}, 3, shape)  # fmt: skip
+    feeds = {"x": draw.standard_normal(shape).astype(np.float32)}
+    lost = kernels_of(made, execute(made, feeds), execute(real, feeds)).lost
+    assert [each.operator for each in lost] == ["SkipLayerNormalization"] * apart
+
+
 def test_operators_without_names_are_found():
     built = small.dynamic_matmul()
     for node in built.graph.node:

@@ -6,11 +6,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.surgery import nets
 
+from foldmark.calibrate.calibration import calibrate
+from foldmark.calibrate.observers import Method, Observer
 from foldmark.errors import NothingQuantized
 from foldmark.methods.gptq import Grid, gptq
 from foldmark.recipes.quantize import quantize_model
 from foldmark.recipes.recipe import Form, MethodName, Mode, Recipe
 from foldmark.recipes.save import save_model
+from foldmark.runtimes.batches import open_data
 from foldmark.runtimes.onnxruntime import Session
 from foldmark.surgery.activations import ActivationCodes
 
@@ -146,3 +149,34 @@ def test_blocks_that_do_not_divide_are_padded_and_named(inner, block, rest, fits
     )
     real, other = outputs(model, made.model, nets.samples(model))
     assert np.linalg.norm(other - real) < 0.15 * np.linalg.norm(real)
+
+
+@pytest.mark.parametrize("method", [Method.PERCENTILE, Method.ENTROPY, Method.MSE])
+def test_histograms_of_any_length_in_any_order(method):
+    """Sequences of 2, 5 and 3, one near zero, one far: the same bytes whichever comes first."""
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], "product")
+    model = nets.net([node], {"w": nets.random(4, 4)}, ("n", "s", 4), 3)
+    sizes = ((2, 0.001), (5, 10), (3, 1))
+    batches = [
+        {"x": nets.random(1, length, 4, seed=length) * np.float32(size)} for length, size in sizes
+    ]
+    recipe = Recipe(observer=Observer(method))
+    made = {
+        quantize_model(model, recipe, [batches[i] for i in order]).model.SerializeToString()
+        for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2))
+    }
+    assert len(made) == 1
+
+
+def test_ranges_that_float16_could_not_hold_the_width_of():
+    """From -54800 to 54800 is wider than float16's largest number."""
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], "product")
+    stored = {"w": (nets.random(5, 4) / 1024).astype(np.float16)}
+    model = nets.net([node], stored, ("n", 5))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    feeds = {"x": np.array([[54800, -54800, 1, 2, 3]], np.float16)}
+    for method in (Method.MIN_MAX, Method.PERCENTILE, Method.ENTROPY):
+        made = calibrate(model, open_data([feeds], model), observer=Observer(method), tensors=["x"])
+        found = made.ranges(Observer(method))["x"]
+        assert (found.low, found.high) == pytest.approx((-54800, 54800), rel=0.01)
