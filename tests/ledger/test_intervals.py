@@ -70,12 +70,33 @@ def test_a_first_place_that_one_sample_decides_is_said():
     assert "do not settle the ranking" in " ".join(str(report).split())
 
 
-def test_each_of_few_samples_is_drawn_by_itself():
-    """A lone sample in a batch of its own is in the interval as what it is."""
-    _, alone = explained(samples=8, lone=0.49)
-    _, shared = explained(samples=8, lone=0.49, batch_size=2)
-    assert alone["y"].amount == pytest.approx(shared["y"].amount, rel=1e-4)
-    assert alone["y"].interval[1] != pytest.approx(shared["y"].interval[1], rel=0.05)
+@pytest.mark.parametrize("size", [None, 2, 3])
+def test_each_sample_is_drawn_by_itself_in_whatever_batch(size):
+    """A lone sample is in the interval as what it is."""
+    _, alone = explained(samples=8, lone=0.49, batch_size=1)
+    _, shared = explained(samples=8, lone=0.49, batch_size=size)
+    for name in ("x", "y"):
+        assert alone[name].amount == pytest.approx(shared[name].amount, rel=1e-4)
+        assert alone[name].interval == pytest.approx(shared[name].interval, rel=1e-3, abs=1e-9)
+
+
+def test_where_samples_see_each_other_batches_are_drawn():
+    def seen(model: onnx.ModelProto) -> onnx.ModelProto:
+        nodes = model.graph.node
+        mean = onnx.helper.make_node("ReduceMean", ["z"], ["mean"], axes=[0])
+        apart = onnx.helper.make_node("Sub", ["z", "mean"], ["apart"])
+        nodes.extend([mean, apart])
+        model.graph.output[0].name = "apart"
+        return model
+
+    models = [seen(model) for model in two_branches()]
+    arrays = data(8, 0.49)
+    two, four = (
+        foldmark.explain(*models, arrays, metric="mse", batch_size=size, cures=False)
+        for size in (2, 4)
+    )
+    assert all(entry.interval is not None for entry in two.entries)
+    assert all(entry.interval is None for entry in four.entries)  # two batches say nothing
 
 
 @pytest.mark.parametrize("samples", [3, 200])

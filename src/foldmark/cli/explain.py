@@ -29,8 +29,9 @@ _METRICS = tuple(metric.value for metric in Metric)
 @click.option(
     "--batch-size",
     type=click.IntRange(1),
-    help="Samples that run at once: memory is one batch, and intervals are over batches. Default: "
-    "1 up to 32 samples, up to 32 beyond; an eighth where scales are chosen at run time.",
+    help="Samples that run at once: memory is one batch. Default: as many as record 32 MB of "
+    "errors, 32 at most; an eighth of them where scales are chosen at run time. Where a batch's "
+    "samples can't be told apart intervals are over batches, of 1 up to 32 samples.",
 )
 @click.option(
     "--quantized-only", is_flag=True, help="There is no float model: explain activations alone."

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import ceil, log
 from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foldmark.errors import NoDerivative
+from foldmark.graphs.derivative.samples import Apart
 from foldmark.graphs.sites import Site
 from foldmark.ledger.bootstrap import resample
 from foldmark.ledger.choice import MetricChoice
@@ -33,6 +35,7 @@ _FIRST_NODES = 2
 # So many nodes over the whole path at most, and beyond a few only while more of them make what is
 # left so much less.
 _MOST_NODES = 16
+_MOST_NODES_WITH_KINKS = 32
 _MOST_STUCK = 4
 _HELPED = 0.5
 # Runs over panels: few when what is left is small beside the changes of single samples: where
@@ -133,6 +136,7 @@ class AccountTaker:
         self._softmaxes: dict[str, SoftmaxGains] = {}
         self._sums = _Sums()
         self._nodes = _FIRST_NODES
+        self._tried = _FIRST_NODES
         self._most_nodes = 0
         self._ends = 0.0
         self.refused: NoDerivative | None = None
@@ -163,21 +167,28 @@ class AccountTaker:
         if batch.first < _REPLAY_SAMPLES:
             self._check_replay(replay, recording)
         if self.refused is None:
+            apart = replay.apart(recording.feeds, batch.samples)
             try:
-                integral = self._integrate(replay, recording, target)
+                integral = self._integrate(replay, recording, target, apart)
             except NoDerivative as refused:
                 if number:
                     raise
                 self.refused = refused
+        draw = len(self._sums.weights)
         for site in replay.sites:
             tensors = recording.before[site.name], recording.delta[site.name]
             tally = self._tally(site)
             if self.refused is None:
-                tally.add(number, batch.first, *tensors, integral.gradients.get(site.name))
+                gradient = integral.gradients.get(site.name)
+                parts = integral.parts.get(site.name)
+                tally.add(draw, batch.first, *tensors, gradient, parts=parts)
             else:
                 without = target.measure(replay.outputs(recording, 1.0, without=[site.name]))
                 self._progress.approach(1.0, 1 / len(replay.sites))
-                tally.add_switched(number, batch.first, *tensors, self._ends - without)
+                tally.add_switched(draw, batch.first, *tensors, self._ends - without)
+        is_apart = self.refused is None and bool(integral.parts)
+        weights = target.per_sample(recording.start).weights if is_apart else [target.weight]
+        self._sums.weights.extend(map(float, weights))
         if batch.first < _INNER_SAMPLES:
             self._add_inner(way, recording)
 
@@ -200,11 +211,16 @@ class AccountTaker:
         sums.simulated += end
         sums.real += target.measure(real)
         sums.weight += target.weight
-        sums.weights.append(target.weight)
         sums.moved.append(end - start)
         sums.samples += batch.samples
 
-    def _integrate(self, replay: Replay, recording: Recording, target: BatchTarget) -> Integral:
+    def _integrate(
+        self,
+        replay: Replay,
+        recording: Recording,
+        target: BatchTarget,
+        apart: Apart | None,
+    ) -> Integral:
         """Integrate with as many nodes as closing the account takes.
 
         A few nodes over the whole path, more where they help; where they don't, the path has
@@ -212,8 +228,14 @@ class AccountTaker:
         """
         best, nodes = np.inf, self._nodes
         while True:
+            self._tried = nodes
             integral = replay.add_nodes(
-                recording, target.piece, target.feeds, Stretch(nodes), on_node=self._on_node
+                recording,
+                target.piece,
+                target.feeds,
+                Stretch(nodes),
+                apart=apart,
+                on_node=self._on_node,
             )
             left = self._sums.moved[-1] - integral.total
             excess = self._excess(left)
@@ -221,10 +243,11 @@ class AccountTaker:
                 self._nodes = max(_FIRST_NODES, nodes * 2 // 3) if excess < _EASY else nodes
                 break
             is_stuck = nodes > _MOST_STUCK and abs(left) > _HELPED * best
-            if nodes >= _MOST_NODES or is_stuck:
+            most = _MOST_NODES_WITH_KINKS if replay.has_kinks else _MOST_NODES
+            if nodes >= most or is_stuck:
                 self._nodes = _FIRST_NODES
                 del integral
-                integral, left = self._integrate_panels(replay, recording, target)
+                integral, left = self._integrate_panels(replay, recording, target, apart)
                 break
             more = _more_nodes_with_kinks if replay.has_kinks else _more_nodes
             best, nodes = abs(left), more(nodes, excess)
@@ -234,11 +257,15 @@ class AccountTaker:
         return integral
 
     def _on_node(self) -> None:
-        """Tell of a node, of which there will be as many as the batch takes."""
-        self._progress.approach(_INTEGRATED, 1 / (self._nodes + 1))
+        """Tell of a node: so many as are tried bring the end nearer by half."""
+        self._progress.approach(_INTEGRATED, 1 - 0.5 ** (1 / self._tried))
 
     def _integrate_panels(
-        self, replay: Replay, recording: Recording, target: BatchTarget
+        self,
+        replay: Replay,
+        recording: Recording,
+        target: BatchTarget,
+        apart: Apart | None,
     ) -> tuple[Integral, float]:
         """Return the integral over panels, and what it leaves."""
         panels = Panels(
@@ -250,6 +277,7 @@ class AccountTaker:
                 stretch,
                 times=times,
                 onto=onto,
+                apart=apart,
                 on_node=self._on_node,
             ),
             (target.measure(recording.start), target.measure(recording.simulated)),
@@ -344,8 +372,8 @@ class AccountTaker:
         weight = float(weights.sum()) or 1.0
         amounts = np.zeros((len(weights), len(tallies)))
         for column, tally in enumerate(tallies):
-            for batch, amount in tally.amounts.items():
-                amounts[batch, column] = amount
+            for draw, amount in tally.amounts.items():
+                amounts[draw, column] = amount
         spread = resample(amounts * self._choice.metric.harm, weights)
         ratios = self._models.bias_ratios
         entries = [
@@ -368,11 +396,11 @@ class AccountTaker:
 
 
 def _more_nodes(nodes: int, excess: float) -> int:
-    """Return the next number of nodes: 2, 3, 4, 6, 8, ... or in leaps when far off."""
-    factor = 4.0 if excess > 1000 else 2.0 if excess > 30 else 1.5
-    return min(_MOST_NODES, int(nodes * factor))
+    """Return the next number where each node more makes what is left a fifth, roughly."""
+    return min(_MOST_NODES, nodes + max(1, ceil(log(excess / 0.7, 5))))
 
 
 def _more_nodes_with_kinks(nodes: int, excess: float) -> int:
-    """Return the next number where what is left falls with the square of the number."""
-    return min(_MOST_NODES, max(nodes + 1, int(nodes * min(4.0, 1.2 * excess**0.5))))
+    """Return the next number where what is left falls with the square of the number, roughly."""
+    factor = min(12.0, max(1.5, 1.5 * excess**0.5))
+    return min(_MOST_NODES_WITH_KINKS, int(nodes * factor))

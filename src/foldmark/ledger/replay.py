@@ -16,12 +16,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import TypeVar
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
-from foldmark.errors import DataMismatch
+from foldmark.errors import DataMismatch, NotSupported
 from foldmark.graphs.derivative.facts import Fact, probe, shapes_follow_data
 from foldmark.graphs.derivative.gradient import (
     Derivative,
@@ -31,10 +33,13 @@ from foldmark.graphs.derivative.gradient import (
     total_of,
 )
 from foldmark.graphs.derivative.kinks import Kink, find_kinks
-from foldmark.graphs.derivative.prepare import prepare
+from foldmark.graphs.derivative.prepare import opset_of, prepare
+from foldmark.graphs.derivative.samples import Apart, Meetings
+from foldmark.graphs.derivative.tape import Tape
 from foldmark.graphs.injection import AMOUNT, MetricPiece, Place, append_metric, inject
 from foldmark.graphs.light import LightModel, lighten, sharing, with_outputs
 from foldmark.graphs.sites import QuantizedGraph, Site
+from foldmark.ledger.built import Built, error_input
 from foldmark.ledger.recording import (
     Float32,
     Recording,
@@ -66,12 +71,14 @@ class Integral:
             the site's shape. A site that the metric does not depend on is absent.
         entries: site name -> < gradient, delta >, summed in double precision.
         sums: the arrays that further nodes are added to.
+        parts: site name -> its entry sample by sample; empty where that was not asked for.
     """
 
     nodes: int
     gradients: Mapping[str, Float32]
     entries: Mapping[str, float]
     sums: Mapping[str, Array] = field(default_factory=dict, repr=False)
+    parts: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def total(self) -> float:
@@ -123,7 +130,9 @@ class Replay:
         self._facts: list[tuple[object, Mapping[str, Fact]]] = []
         self._moved: dict[float, Mapping[str, Float32]] = {}
         self._whole: dict[str, tuple[weakref.ref[Recording], Float32]] = {}
-        self._derivatives: list[_Built] = []
+        self._slopes: dict[str, Float32] = {}
+        self._derivatives: list[Built] = []
+        self._apart: Apart | object | None = _UNKNOWN
         self._pool = ThreadPoolExecutor(threads or available_threads())
 
     @property
@@ -216,6 +225,7 @@ class Replay:
         *,
         times: int = 1,
         onto: Integral | None = None,
+        apart: Apart | None = None,
         on_node: Callable[[], None] = lambda: None,
     ) -> Integral:
         """Return an integral by the nodes of a stretch, on top of another of this batch.
@@ -225,9 +235,10 @@ class Replay:
             stretch: where along the path.
             times: how often it is counted; -1 takes it back.
             onto: what is added to; its arrays become those of the result.
+            apart: as `Replay.apart` returns it, for entries sample by sample.
             on_node: called after each node.
         """
-        built = self._derivative(recording, metric, inputs)
+        built = self._derivative(recording, metric, inputs, apart)
         if not built.names:
             entries = dict.fromkeys((site.name for site in self.sites), 0.0)
             return Integral(stretch.nodes, {}, entries)
@@ -236,6 +247,7 @@ class Replay:
         if sums:
             given = {so_far(name): sums[total_of(name)] for name in built.names}
         fixed = {**recording.feeds, **self._all_errors(recording), **inputs}
+        fixed |= {error: self._weight_errors[site] for site, error in built.errors.items()}
         slopes = self._mean_slopes(recording, built, stretch)
         for point, share in zip(stretch.points, times * stretch.shares, strict=True):
             amount, part = np.array(point, np.float32), np.array(share, built.dtype)
@@ -256,10 +268,35 @@ class Replay:
         entries = dict.fromkeys((site.name for site in self.sites), 0.0)
         entries |= zip(met, products, strict=True)
         taken = 0 if onto is None else onto.nodes
-        return Integral(taken + times * stretch.nodes, gradients, entries, sums)
+        parts = {} if apart is None else self._parts(recording, built, gradients, sums, entries)
+        return Integral(taken + times * stretch.nodes, gradients, entries, sums, parts)
+
+    def _parts(
+        self,
+        recording: Recording,
+        built: Built,
+        gradients: Mapping[str, Float32],
+        sums: Mapping[str, Array],
+        entries: Mapping[str, float],
+    ) -> dict[str, NDArray[np.float64]]:
+        """Return every entry sample by sample, nothing where one of them can't be had so."""
+        met = list(gradients)
+        if any(name in self._weight_errors and name not in built.errors for name in met):
+            return {}
+
+        def parts(name: str) -> NDArray[np.float64]:
+            if name in built.errors:
+                found = sums[total_of(built.parts[built.errors[name]])].astype(np.float64)
+            else:
+                rows = zip(gradients[name], recording.delta[name], strict=True)
+                found = np.array([dot(gradient, delta) for gradient, delta in rows])
+            # Single precision may lose a little of what the samples sum to.
+            return found + (entries[name] - found.sum()) / len(found)
+
+        return dict(zip(met, self._across(parts, met), strict=True))
 
     def _mean_slopes(
-        self, recording: Recording, built: "_Built", stretch: Stretch
+        self, recording: Recording, built: Built, stretch: Stretch
     ) -> Iterator[dict[str, Array]]:
         """Yield, for each node, the mean slopes of functions with kinks over the node's part."""
         if not built.slopes:
@@ -272,7 +309,12 @@ class Replay:
 
             def mean(kink: Kink, low: _Arrays = low, high: _Arrays = high) -> Array:
                 ends = low[kink.argument], high[kink.argument]
-                return kink.mean_slope(*map(as_float32, ends)).astype(ends[0].dtype, copy=False)
+                memory = self._slopes.get(kink.result)
+                if memory is None or memory.shape != ends[0].shape:
+                    memory = np.empty(ends[0].shape, np.float32)
+                    self._slopes[kink.result] = memory
+                slope = kink.mean_slope(*map(as_float32, ends), out=memory)
+                return slope.astype(ends[0].dtype, copy=False)
 
             yield dict(zip(built.slopes, self._across(mean, built.slopes.values()), strict=True))
             low = high
@@ -298,7 +340,7 @@ class Replay:
         self, recording: Recording, metric: MetricPiece, inputs: Mapping[str, Array]
     ) -> None:
         """Build the derivative for batches of these shapes, which integrating does by itself."""
-        self._derivative(recording, metric, inputs)
+        self._derivative(recording, metric, inputs, None)
 
     def _across(self, work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
         """Do independent work on large arrays on every processor; numpy lets threads by."""
@@ -372,29 +414,94 @@ class Replay:
         self._whole[place.value] = (weakref.ref(recording), total)
         return total
 
+    def apart(self, feeds: Mapping[str, Array], samples: int) -> Apart | None:
+        """Return what tells the samples of a batch apart, None where nothing does.
+
+        It must be that outputs do not depend on what else is in the batch, that the first axis
+        of every tensor with a site counts the samples, and that stored tensors enter linearly.
+        """
+        if samples < _LEAST_APART or self._reprobes:
+            return None
+        if self._apart is not _UNKNOWN:
+            return self._apart  # type: ignore[return-value]
+        self._apart = None
+        one = {name: array[:1] if array.ndim else array for name, array in feeds.items()}
+        try:
+            (many, outputs), (single, alone) = self._look(feeds), self._look(one)
+        except DataMismatch:
+            return None  # the model takes so many samples and no others
+        sampled = frozenset(
+            name
+            for name, fact in many.items()
+            if name in single
+            and fact.shape[:1] == (samples,)
+            and single[name].shape == (1, *fact.shape[1:])
+        )
+        errors = {
+            error_input(site): place.value
+            for place in self.places
+            for site in place.sites
+            if place.stored is not None
+        }
+        found = Apart(sampled, errors)
+        try:
+            Meetings(found, self._nodes, Tape(many, opset_of(self._injected.model.model)))
+        except NotSupported:
+            return None
+        with_samples = [place.value for place in self.places if place.stored is None]
+        if sampled.issuperset((*with_samples, *self._outputs)) and all(
+            np.allclose(outputs[name][:1], alone[name], rtol=1e-3, atol=_APART * _size(alone[name]))
+            for name in self._outputs
+        ):
+            self._apart = found
+        return self._apart
+
+    def recorded_bytes(self, feeds: Mapping[str, Array]) -> int:
+        """Return the size of the errors that a batch records."""
+        facts, _ = self._look(feeds)
+        places = [place for place in self.places if place.stored is None]
+        return sum(4 * prod(facts[place.value].shape) * len(place.sites) for place in places)
+
+    @property
+    def _nodes(self) -> Sequence[onnx.NodeProto]:
+        return self._injected.model.model.graph.node
+
+    def _look(self, feeds: Mapping[str, Array]) -> tuple[dict[str, Fact], Mapping[str, Array]]:
+        """Return the facts of the injected graph on a batch, and its outputs, without errors.
+
+        Without errors shapes are the same, and nothing needs to be added up.
+        """
+        nothing = np.zeros((), np.float32)
+        inputs = {
+            **feeds,
+            **{p.errors: nothing for p in self.places if p.stored is None},
+            **{p.value: p.stored for p in self.places if p.stored is not None},
+            AMOUNT: nothing,
+        }
+        results = self._forward.run(inputs, [*self._probe.outputs, *self._outputs])
+        facts = self._probe.facts(inputs, results)
+        for place in self.places:
+            if place.stored is None:
+                facts[place.errors] = facts[place.value]
+        return facts, results
+
     def _observed(self, recording: Recording) -> Mapping[str, Fact]:
         """Return the facts of the injected graph on a batch, by a run when they aren't known."""
         shapes = {name: array.shape for name, array in recording.feeds.items()}
         for seen, facts in self._facts:
             if seen == shapes and not self._reprobes:
                 return facts
-        # Without errors shapes are the same, and nothing needs to be added up.
-        nothing = np.zeros((), np.float32)
-        inputs = {
-            **recording.feeds,
-            **{p.errors: nothing for p in self.places if p.stored is None},
-            **{p.value: p.stored for p in self.places if p.stored is not None},
-            AMOUNT: nothing,
-        }
-        results = self._forward.run(inputs, self._probe.outputs)
-        errors = {p.errors: recording.delta[p.sites[0]] for p in self.places if p.stored is None}
-        facts = self._probe.facts({**inputs, **errors}, results)
+        facts, _ = self._look(recording.feeds)
         self._facts = [(shapes, facts), *self._facts[: _DERIVATIVES_KEPT - 1]]
         return facts
 
     def _derivative(
-        self, recording: Recording, metric: MetricPiece, inputs: Mapping[str, Array]
-    ) -> "_Built":
+        self,
+        recording: Recording,
+        metric: MetricPiece,
+        inputs: Mapping[str, Array],
+        apart: Apart | None,
+    ) -> Built:
         """Return the derivative for a batch of these shapes, building it when it is new."""
         known = self._observed(recording)
         arrays = {**recording.feeds, **inputs}
@@ -402,21 +509,25 @@ class Replay:
         if self._reprobes:
             shapes |= {name: fact.key for name, fact in known.items()}
         for built in self._derivatives:
-            if built.metric is metric and built.shapes == shapes:
+            if (built.metric, built.apart, built.shapes) == (metric, apart, shapes):
                 return built
         measured, scalar = append_metric(self._injected.model, metric, inputs)
         facts = {**known, **self._metric_facts(metric, inputs, recording.start)}
         values = [place.value for place in self.places]
-        derivative = gradient(measured, scalar, values, facts, seed=_SHARE, kinks=self._kinks)
+        derivative = gradient(
+            measured, scalar, values, facts, seed=_SHARE, kinks=self._kinks, apart=apart
+        )
         self._derivatives.append(
-            _Built(
+            Built(
                 metric,
                 shapes,
                 Session(adding_up(derivative, facts), threads=self._threads),
                 self._gradients(derivative),
-                tuple(dict.fromkeys(derivative.gradients.values())),
+                tuple(dict.fromkeys((*derivative.gradients.values(), *derivative.parts.values()))),
                 facts[scalar].dtype,
                 derivative.slopes,
+                apart,
+                derivative.parts,
             )
         )
         del self._derivatives[:-_DERIVATIVES_KEPT]
@@ -460,30 +571,17 @@ def _summed(arrays: Sequence[Float32], total: Float32) -> Float32:
 
 
 _DERIVATIVES_KEPT = 4
+_UNKNOWN = object()
+# A batch of at least so many samples can be told apart.
+_LEAST_APART = 2
+# Outputs of a sample alone and in a batch differ by no more, in parts of the largest.
+_APART = 1e-3
 # Stored tensors with their errors are kept for the last amounts, as many as fit; one at least.
 _KEPT_BYTES = 200_000_000
 # The input that scales a node's gradients by the node's share of the integral.
 _SHARE = "share of the integral"
 
 
-@dataclass(frozen=True)
-class _Built:
-    """A derivative ready to run on batches of given shapes.
-
-    Attributes:
-        metric: the metric that it differentiates.
-        shapes: what a batch must have in common with the one it was built for.
-        session: adds gradients to what it is given.
-        gradients: site name -> name of its gradient.
-        names: of the gradients, each once.
-        dtype: of the metric.
-        slopes: input -> function whose mean slope it takes.
-    """
-
-    metric: MetricPiece
-    shapes: Mapping[str, object]
-    session: Session
-    gradients: Mapping[str, str]
-    names: tuple[str, ...]
-    dtype: np.dtype[np.generic]
-    slopes: Mapping[str, Kink]
+def _size(array: Array) -> float:
+    """Return the largest absolute value."""
+    return float(np.abs(array.astype(np.float64)).max(initial=0.0))

@@ -35,7 +35,8 @@ class SiteTally:
     Attributes:
         site: the site.
         facts: what is seen of the tensor.
-        amounts: batch number -> entry of that batch, not yet divided by the metric's weight.
+        amounts: number of the draw (a sample, or a batch where samples aren't told apart) -> its
+            entry, not yet divided by the metric's weight.
         causes: parts of the sum by cause.
         parts: axis name -> parts of the sum along it.
     """
@@ -52,18 +53,29 @@ class SiteTally:
 
     def add(
         self,
-        batch: int,
+        draw: int,
         first_sample: int,
         before: NDArray[np.float32],
         delta: NDArray[np.float32],
         gradient: NDArray[np.float32] | None,
+        *,
+        parts: NDArray[np.float64] | None = None,
     ) -> None:
-        """Add one batch; `gradient` is the path average, None where the metric ignores the site."""
-        grid = self._see(batch, first_sample, before, delta)
+        """Add one batch.
+
+        draw      its number, or that of its first sample where there are `parts`
+        gradient  the path average, None where the metric ignores the site
+        parts     the entry sample by sample
+        """
+        grid = self._see(draw, first_sample, before, delta)
         if gradient is None:
             return
+        if parts is not None:
+            self.amounts |= {draw + i: float(part) for i, part in enumerate(parts)}
         if not is_stored(self.site):
-            self.amounts[batch] += self._split(before, delta, gradient, grid)
+            total = self._split(before, delta, gradient, grid)
+            if parts is None:
+                self.amounts[draw] += total
             return
         # The error of a stored tensor is the same in every batch: it is split once, at the end.
         if self._stored is not None and self._stored.delta is not delta:
@@ -71,7 +83,8 @@ class SiteTally:
         if self._stored is None:
             self._stored = _Stored(before, delta, np.zeros_like(gradient), grid)
         self._stored.gradient += gradient
-        self.amounts[batch] += dot(gradient, delta)
+        if parts is None:
+            self.amounts[draw] += dot(gradient, delta)
 
     def settle(self) -> None:
         """Split what was added of a stored tensor; before that, causes and parts lack it."""
@@ -101,7 +114,7 @@ class SiteTally:
 
     def add_switched(
         self,
-        batch: int,
+        draw: int,
         first_sample: int,
         before: NDArray[np.float32],
         delta: NDArray[np.float32],
@@ -111,8 +124,8 @@ class SiteTally:
 
         Without a gradient the causes share the amount as they share the squared error.
         """
-        grid = self._see(batch, first_sample, before, delta)
-        self.amounts[batch] += amount
+        grid = self._see(draw, first_sample, before, delta)
+        self.amounts[draw] += amount
         parts = split_error(before, delta, grid)
         powers = {
             cause: float((part * part).sum(dtype=np.float64)) for cause, part in parts.items()
@@ -123,7 +136,7 @@ class SiteTally:
 
     def _see(
         self,
-        batch: int,
+        draw: int,
         first_sample: int,
         before: NDArray[np.float32],
         delta: NDArray[np.float32],
@@ -132,7 +145,7 @@ class SiteTally:
         is_known = bool(self.amounts) and self.site.codes is not None
         if not is_known:
             self.facts.add(before, delta, grid, first_sample)
-        self.amounts.setdefault(batch, 0.0)
+        self.amounts.setdefault(draw, 0.0)
         return grid
 
     def add_origin(

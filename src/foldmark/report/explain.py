@@ -18,7 +18,7 @@ from foldmark.ledger.findings import Cost
 from foldmark.ledger.fixes import Fix
 from foldmark.ledger.kernels import KernelDifference, kernel_differences
 from foldmark.ledger.metrics import Metric
-from foldmark.ledger.models import Models
+from foldmark.ledger.models import Models, Way
 from foldmark.ledger.progress import Progress
 from foldmark.report.explanation import Explanation
 from foldmark.report.words import site_titles
@@ -27,14 +27,19 @@ from foldmark.runtimes.batches import Batch, Data, DataLike, open_data
 __all__ = ["choice_for", "explain"]
 
 _LARGEST_BATCH = 32
-# Intervals are drawn over batches: up to so many samples each is a batch of its own.
+# A batch's errors may take so much memory; what else it takes is several times that. Small models
+# gain most from batches, and of large ones a sample alone keeps the processor busy.
+_BATCH_BYTES = 32_000_000
+# Where samples of a batch can't be told apart, intervals are drawn over batches: up to so many
+# samples each is a batch of its own.
 _ALONE = 32
 # Where scales are chosen at run time they depend on the batch, which had better be a large one.
 _DYNAMIC_BATCHES = 8
 # Several outputs are weighed against each other on so many samples.
 _WEIGHED = 32
-# Cures are priced on batches of so many.
+# Cures are priced on batches of so many, whose errors take no more than this.
 _CURED = 16
+_CURED_BYTES = 256_000_000
 # So much of the time is spent when the account is taken and cures are to come.
 _ACCOUNTED = 0.6
 # From this part of the change on, it is asked which operators make up the kernel line.
@@ -65,9 +70,11 @@ def explain(
     metric           what is compared; chosen by the output's name and shape when None
     outputs          names of the outputs that are compared; all of floats when empty
     samples          at most so many
-    batch_size       samples that run at once; memory is one batch, and intervals are drawn over
-                     batches. By default one up to 32 samples, more beyond; where scales are
-                     chosen at run time, from the whole batch, an eighth of the samples
+    batch_size       samples that run at once; memory is one batch. By default as many as record
+                     32 MB of errors, 32 at most; one up to 32 samples, more beyond, where the
+                     samples of a batch can't be told apart and intervals are drawn over batches;
+                     where scales are chosen at run time, from the whole batch, an eighth of the
+                     samples
     label_name       array of `data` that holds the labels, where there is one
     cures            whether cures are priced and measured
     on_progress      called with the share of the work that is done, several times a sample
@@ -90,14 +97,16 @@ def explain(
         raise DataMismatch("no array of labels of this name", where=repr(label_name))
     _check_labels(opened)
     way = models.way(looked_at.feeds)
-    size = batch_size or _batch_size(count, way.graph.is_dynamic)
+    size = batch_size or _batch_size(way, opened)
     first, choice = choice_for(models, opened, size, metric, outputs)
     progress = Progress(on_progress or (lambda _: None))
     with progress.part(0.0, _ACCOUNTED if cures else 1.0):
         account = AccountTaker(models, choice, progress).take(opened, size)
     wanted = cures and account.refused is None
     # Samples can share a batch here: nothing is drawn from the cures of single samples.
-    shared = size if batch_size or way.graph.is_dynamic else max(size, min(_CURED, count))
+    shared = size
+    if not batch_size and not way.graph.is_dynamic:
+        shared = max(size, min(_CURED, count, _fitting(way, looked_at, _CURED_BYTES)))
     fixes: tuple[Fix, ...] = ()
     if wanted:
         with progress.part(_ACCOUNTED, 1.0):
@@ -123,9 +132,21 @@ def _check_labels(data: Data) -> None:
         )
 
 
-def _batch_size(samples: int, is_dynamic: bool) -> int:
-    wanted = samples // _DYNAMIC_BATCHES if is_dynamic else ceil(samples / _ALONE)
-    return min(_LARGEST_BATCH, max(1, wanted))
+def _batch_size(way: Way, data: Data) -> int:
+    """Return how many samples run at once when nobody says so."""
+    samples = data.samples
+    if way.graph.is_dynamic:
+        return min(_LARGEST_BATCH, max(1, samples // _DYNAMIC_BATCHES))
+    pair = next(iter(data.batches(2)))
+    if way.replay.apart(way.fed(pair.feeds), pair.samples) is None:
+        return min(_LARGEST_BATCH, max(1, ceil(samples / _ALONE)))
+    return min(_LARGEST_BATCH, samples, _fitting(way, pair, _BATCH_BYTES))
+
+
+def _fitting(way: Way, batch: Batch, size: int) -> int:
+    """Return how many samples record errors of so many bytes, one at least."""
+    each = way.replay.recorded_bytes(way.fed(batch.feeds)) // batch.samples
+    return max(1, size // max(1, each))
 
 
 def choice_for(

@@ -11,6 +11,7 @@ from foldmark.graphs.derivative.facts import Facts
 from foldmark.graphs.derivative.gelu import Gelu, find_gelus
 from foldmark.graphs.derivative.kinks import Kink
 from foldmark.graphs.derivative.prepare import opset_of
+from foldmark.graphs.derivative.samples import Apart, Meetings
 from foldmark.graphs.derivative.table import FLAT, find_rule
 from foldmark.graphs.derivative.tape import Step, Tape
 from foldmark.graphs.inlining import names_read
@@ -28,11 +29,14 @@ class Derivative:
         gradients: value -> the name of the output that holds the gradient with respect to it.
             A value that does not reach the output has none: its gradient is zero.
         slopes: input that takes the mean slope of a function with a kink -> the function.
+        parts: input that takes a stored tensor's error -> output of shape (samples,) that holds
+            the products of error and gradient sample by sample.
     """
 
     model: LightModel
     gradients: Mapping[str, str]
     slopes: Mapping[str, Kink] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)
 
 
 def gradient(
@@ -43,6 +47,7 @@ def gradient(
     *,
     seed: str = "",
     kinks: Mapping[str, Kink] | None = None,
+    apart: Apart | None = None,
 ) -> Derivative:
     """Return the graph of factor * d(sum of `output`) / d(each of `with_respect_to`).
 
@@ -55,6 +60,7 @@ def gradient(
             the factor is 1 when no name is given.
         kinks: functions whose mean slope over a stretch is given as an input, by the name of
             their value (see `find_kinks`); the slopes of all others are taken where they are.
+        apart: stored tensors whose entries are wanted sample by sample.
 
     Raises:
         NoDerivative: an operator on the path has none; names operator and node.
@@ -68,17 +74,24 @@ def gradient(
     first = seed or tape.constant(np.ones(fact.shape), fact.dtype)
     gelus = find_gelus(nodes, kept, facts)
     tape.kinks = kinks or {}
-    arrived = _walk_back(nodes, {output: [first]}, moving, gelus, tape)
+    meetings = Meetings(apart or Apart(frozenset(), {}), nodes, tape)
+    arrived = _walk_back(nodes, {output: [first]}, moving, gelus, meetings)
     gradients = {name: _total(tape, arrived[name]) for name in with_respect_to if name in arrived}
     for index, node in tape.replaced.items():
         nodes[index] = node
-    results = list(dict.fromkeys([output, *gradients.values()]))
+    parts = meetings.totals()
+    results = list(dict.fromkeys([output, *gradients.values(), *parts.values()]))
     derived = _assemble(light, nodes, tape, results)
     if seed:
         element = onnx.helper.np_dtype_to_tensor_dtype(fact.dtype)
         value = onnx.helper.make_tensor_value_info(seed, element, fact.shape)
         derived.model.graph.input.append(value)
-    return Derivative(derived, gradients, _slopes(derived.model, tape))
+    for error in parts:
+        fact = facts[meetings.errors[error]]
+        element = onnx.helper.np_dtype_to_tensor_dtype(fact.dtype)
+        value = onnx.helper.make_tensor_value_info(error, element, fact.shape)
+        derived.model.graph.input.append(value)
+    return Derivative(derived, gradients, _slopes(derived.model, tape), parts)
 
 
 def _slopes(model: onnx.ModelProto, tape: Tape) -> dict[str, Kink]:
@@ -100,6 +113,7 @@ def adding_up(derivative: Derivative, facts: Facts) -> LightModel:
     An output may be bound to the memory of the input that it adds to.
     """
     values = {output: value for value, output in derivative.gradients.items()}
+    values |= {output: error for error, output in derivative.parts.items()}
     model = onnx.ModelProto()
     model.CopyFrom(derivative.model.model)
     del model.graph.node[:]
@@ -114,7 +128,8 @@ def adding_up(derivative: Derivative, facts: Facts) -> LightModel:
         output.name = total_of(output.name) if output.name in values else output.name
     for name, value in values.items():
         # Of no stated shape, so that a scalar 0 can stand for "nothing yet".
-        element = onnx.helper.np_dtype_to_tensor_dtype(facts[value].dtype)
+        dtype = np.dtype(np.float32) if value in derivative.parts else facts[value].dtype
+        element = onnx.helper.np_dtype_to_tensor_dtype(dtype)
         model.graph.input.append(onnx.helper.make_tensor_value_info(so_far(name), element, None))
     return LightModel(model, derivative.model.weights)
 
@@ -147,9 +162,10 @@ def _walk_back(
     arrived: dict[str, list[str]],
     moving: set[str],
     gelus: Mapping[int, Gelu],
-    tape: Tape,
+    meetings: Meetings,
 ) -> dict[str, list[str]]:
     """Run every rule on the way back; add to what arrived at each value, and return it."""
+    tape = meetings.tape
     for index in range(len(nodes) - 1, -1, -1):
         node = nodes[index]
         if not any(name in arrived and name in moving for name in node.output):
@@ -179,6 +195,8 @@ def _walk_back(
         incoming = [
             _total(tape, arrived[name]) if name in arrived else None for name in node.output
         ]
+        if incoming[0] is not None:
+            meetings.add(index, node, incoming[0])
         for slot, name in rule(Step(tape, node, index, incoming, wanted)).items():
             if wanted[slot]:
                 arrived.setdefault(node.input[slot], []).append(name)
