@@ -39,7 +39,7 @@ _DYNAMIC_BATCHES = 8
 _WEIGHED = 32
 # Cures are priced on batches of so many, whose errors take no more than this.
 _CURED = 16
-_CURED_BYTES = 256_000_000
+_CURED_BYTES = 64_000_000
 # So much of the time is spent when the account is taken and cures are to come.
 _ACCOUNTED = 0.6
 # From this part of the change on, it is asked which operators make up the kernel line.
