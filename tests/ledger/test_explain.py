@@ -157,8 +157,8 @@ def test_batches_add_up_to_the_whole():
     scale = max(abs(amount) for amount in wanted.values())
     for entry in parts.entries:
         assert entry.amount == pytest.approx(wanted[entry.site.name], rel=1e-2, abs=1e-3 * scale)
-    assert whole.first_holds is None
-    assert parts.first_holds is not None
+    # Single samples are drawn, in whatever batches they run.
+    assert whole.first_holds == pytest.approx(parts.first_holds, abs=0.02)
 
 
 def test_the_command_prints_the_report_and_writes_json(tmp_path, capsys):
