@@ -19,7 +19,7 @@ from foldmark.recipes.recipe_file import BUILT_IN, parse_recipe, recipe_text
 from foldmark.runtimes.batches import open_data
 from foldmark.runtimes.onnxruntime import Session
 from foldmark.runtimes.timing import Interval
-from foldmark.tuning.repairs import Repair, find_repairs, repaired
+from foldmark.tuning.repairs import Repair, explained_samples, find_repairs, repaired
 from foldmark.tuning.trial import Bench, Trial
 from foldmark.tuning.tune import Goal, tune
 
@@ -139,6 +139,14 @@ def test_repairs_go_together(tmp_path, monkeypatch):
     for count in range(1, len(repairs) + 1):
         made = bench.run("repaired", repaired(trial.recipe, repairs[:count]))
         assert "needs none" not in made.failure
+
+
+@pytest.mark.parametrize(("side", "count"), [(8, 32), (224, 6), (1024, 4)])
+def test_large_samples_are_explained_by_fewer(side, count):
+    node = nets.helper.make_node("Relu", ["x"], ["y"], "relu")
+    model = nets.net([node], {}, ("n", 3, side, side), 4)
+    data = open_data({"x": np.zeros((2, 3, side, side), np.float32)}, model)
+    assert explained_samples(data) == count
 
 
 def test_the_recipe_makes_the_same_bytes(folder, capsys):

@@ -9,15 +9,18 @@ import onnx
 from foldmark.ledger.entries import Entry
 from foldmark.recipes.recipe import Mode, Override, Recipe, TensorRange
 from foldmark.report.explain import explain
+from foldmark.runtimes.batches import Data
 from foldmark.runtimes.onnxruntime import Optimization
 from foldmark.runtimes.profile import execute
 from foldmark.surgery.editor import Editor, consumers, node_name
 from foldmark.surgery.products import Product, find_product
 from foldmark.tuning.trial import Bench, Trial
 
-__all__ = ["Repair", "find_repairs", "repaired"]
+__all__ = ["Repair", "explained_samples", "find_repairs", "repaired"]
 
-_EXPLAINED = 32  # samples that the account of a trial is taken over
+# Samples that the account of a trial is taken over: fewer of large ones, whose every value's
+# derivative costs time.
+_EXPLAINED, _FEWEST, _VALUES = 32, 4, 1 << 20
 _FREE = 1e-3  # milliseconds; what a repair without cost is divided by
 
 
@@ -54,7 +57,8 @@ def find_repairs(bench: Bench, trial: Trial, model: onnx.ModelProto) -> tuple[Re
     its time in float, less that time divided by the trial's speed. Codes of 16 bits are not
     among them: ONNX Runtime has no kernel for them, so they cost more than float.
     """
-    limited = replace(bench.data, limit=min(bench.data.limit or _EXPLAINED, _EXPLAINED))
+    count = explained_samples(bench.data)
+    limited = replace(bench.data, limit=min(bench.data.limit or count, count))
     if bench.score is not None:
         limited = limited.without_labels()  # they may be anything that the score reads
     account = explain(str(bench.float_model), trial.model, limited)
@@ -85,6 +89,13 @@ def find_repairs(bench: Bench, trial: Trial, model: onnx.ModelProto) -> tuple[Re
     damage = _damage(account.entries, harm, touching)
     found += _in_float(bench, trial, model, damage, total)
     return tuple(sorted(found, key=lambda repair: -repair.worth))
+
+
+def explained_samples(data: Data) -> int:
+    """Return how many samples an account is taken over: 32, or 4 to 32 that hold 2^20 values."""
+    first = next(iter(data.batches(1)))
+    values = sum(array.size for array in first.feeds.values())
+    return min(_EXPLAINED, max(_FEWEST, _VALUES // max(1, values)))
 
 
 def repaired(recipe: Recipe, repairs: tuple[Repair, ...]) -> Recipe:
