@@ -59,10 +59,16 @@ def test_a_wrong_sign_of_a_zero_scale_is_told(tmp_path: Path) -> None:
     assert wrong.engines[0].differ[0].sentences == ("scale[0]: -0.0 instead of 0.0",)
 
 
-def test_an_unknown_tool_is_named(tmp_path: Path) -> None:
-    check = check_file(altered(tmp_path, id="newtool.x", tool="newtool 1.0"))
+@pytest.mark.parametrize("changes", [{"id": "newtool.x"}, {}], ids=["both", "its name alone"])
+def test_an_unknown_tool_is_named(tmp_path: Path, changes: dict[str, str]) -> None:
+    check = check_file(altered(tmp_path, tool="newtool 1.0", **changes))
     assert not check.all_agree
     assert [v.tool for v in check.unknown] == ["newtool 1.0"]
+
+
+@pytest.mark.parametrize("tool", ["", "ggml quantize_row_q4_0_ref", "GGML, of next year"])
+def test_a_tool_is_known_by_its_name_however_it_goes_on(tmp_path: Path, tool: str) -> None:
+    assert check_file(altered(tmp_path, tool=tool)).all_agree
 
 
 @pytest.mark.parametrize(

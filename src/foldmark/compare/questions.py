@@ -44,9 +44,46 @@ class Question:
     ask: Ask
 
 
+# What the first part of an id stands for: how the vector's tool is called.
+_TOOLS: Final = {
+    "aeq": "ai-edge-quantizer",
+    "awq": "AutoAWQ",
+    "bnb": "bitsandbytes",
+    "coremltools": "coremltools",
+    "ct": "compressed-tensors",
+    "gemmlowp": "gemmlowp",
+    "ggml": "ggml",
+    "gptq": "GPTQ",
+    "hqq": "HQQ",
+    "inc": "Intel neural-compressor",
+    "mlx": "mlx",
+    "modelopt": "ModelOpt",
+    "nncf": "NNCF",
+    "openvino": "OpenVINO",
+    "ort": "onnxruntime",
+    "quanto": "optimum-quanto",
+    "quark": "AMD Quark",
+    "smoothquant": "SmoothQuant",
+    "tflite": "TFLite",
+    "torch": "torch",
+    "torch2": "torch",
+    "torchao": "torchao",
+}
+
+
 def question_for(vector: Vector) -> Question | None:
-    """Return the question that a vector is an answer to; None for a tool nobody knows."""
+    """Return the question that a vector is an answer to; None for a tool nobody knows.
+
+    The tool is known by the id, and by its name where the vector gives one.
+    """
+    if vector.tool and not _is_of(vector.tool, vector.id.partition(".")[0]):
+        return None
     return next((q for q in QUESTIONS if re.fullmatch(q.pattern, vector.id)), None)
+
+
+def _is_of(tool: str, prefix: str) -> bool:
+    name = _TOOLS.get(prefix)
+    return name is not None and re.match(rf"{re.escape(name)}\b", tool, re.IGNORECASE) is not None
 
 
 def _numbers(vector: Vector) -> list[float]:
