@@ -97,7 +97,7 @@ def _cured(
         ("int8", quantized),
         (f"int8, {len(blamed)} of {len(report.entries)} sites in float", cured),
     ]
-    lines = [f"{'Cured, and measured again in ONNX Runtime':56}digits read right"]
+    lines = ["", f"{'Cured, and measured again in ONNX Runtime':56}digits read right"]
     for name, model in rows:
         (scores,) = Session(model).run(feeds).values()
         right = int((scores.argmax(1) == labels).sum())

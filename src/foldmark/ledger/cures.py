@@ -36,8 +36,8 @@ _SITES = 5
 _LEAST_SHARE = 0.02
 # Cures are priced and measured on the first samples alone, so many or a batch.
 _SAMPLES = 16
-# Prices are right to a few per cent: a few nodes are enough for them.
-_MOST_NODES = 4
+# The account closes to 1e-4 and prices need no more than per cents: so many nodes are enough.
+_MOST_NODES = 16
 _ALONE = 3
 _LISTED = 10
 # So many treatments of a site, the best to first order, are priced to second order.
