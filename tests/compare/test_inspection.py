@@ -421,3 +421,32 @@ def test_the_command(file: Path, capfd: pytest.CaptureFixture[str], tmp_path: Pa
     out = capfd.readouterr().out
     assert out.startswith("m.safetensors (safetensors, ")
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_link_says_what_its_target_says(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    draw = np.random.default_rng(20275)
+    codes = numpy_helper.from_array(draw.integers(-127, 128, (96, 64)).astype(np.int8), "codes")
+    scale = numpy_helper.from_array(draw.random(64).astype(np.float32), "scale")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["codes", "scale"], ["w"], axis=1),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", None]) for n in "xy"]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [codes, scale])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    (tmp_path / "there").mkdir()
+    onnx.save(model, tmp_path / "there" / "m.onnx")
+    (tmp_path / "m.onnx").symlink_to(tmp_path / "there" / "m.onnx")
+    said, read = [], []
+    for path in (tmp_path / "there" / "m.onnx", tmp_path / "m.onnx"):
+        assert run(["inspect", str(path), "--json", "-"]) == 0
+        document = json.loads(capfd.readouterr().out)
+        assert document.pop("file") == str(path)
+        said.append(document)
+        (tensor,) = [t for t in open_artefact(path).tensors if t.layout.is_quantized]
+        assert all(span.source.path.resolve() == path.resolve() for span in tensor.spans)
+        read.append(([span.offset for span in tensor.spans], tensor.load().dequantize().tobytes()))
+    assert said[0] == said[1]
+    assert read[0] == read[1]

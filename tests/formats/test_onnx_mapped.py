@@ -6,11 +6,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.external_data_helper import set_external_data
 
 from foldmark.errors import FoldmarkError
 from foldmark.formats.onnx_file import read_mapped, read_model
 from foldmark.formats.onnx_mapped import without_weights
-from foldmark.formats.onnx_tensor import is_external, tensor_array
+from foldmark.formats.onnx_tensor import external_entries, is_external, tensor_array
 
 
 def model(typed: bool = False) -> onnx.ModelProto:
@@ -60,12 +61,46 @@ def test_the_same_model(tmp_path, typed, shift):
 
 
 def test_a_link_and_odd_names(tmp_path):
-    (tmp_path / "there").mkdir()
-    onnx.save(model(), tmp_path / "there" / "m.onnx")
-    (tmp_path / "link.onnx").symlink_to(tmp_path / "there" / "m.onnx")
-    os.link(tmp_path / "there" / "m.onnx", tmp_path / "a:b.onnx")
-    for name in ("link.onnx", "a:b.onnx"):
-        assert len(read_mapped(tmp_path / name).graph.initializer) == 3
+    """Through a link, and under names that would be no locations, weights stay in the file too."""
+    there = tmp_path / "there" / "m.onnx"
+    there.parent.mkdir()
+    onnx.save(model(), there)
+    (tmp_path / "link.onnx").symlink_to(there)
+    (tmp_path / "chain.onnx").symlink_to("link.onnx")
+    os.link(there, tmp_path / "a:b.onnx")
+    os.link(there, tmp_path / "a\\b.onnx")
+    direct = read_mapped(there)
+    for name in ("link.onnx", "chain.onnx", "a:b.onnx", "a\\b.onnx"):
+        mapped = read_mapped(tmp_path / name)
+        for one, other in zip(mapped.graph.initializer, direct.graph.initializer, strict=True):
+            assert is_external(one) == is_external(other)
+            assert tensor_array(one).tobytes() == tensor_array(other).tobytes()
+        location = external_entries(mapped.graph.initializer[0])["location"]
+        assert location == str((tmp_path / name).resolve())
+
+
+@pytest.mark.parametrize("location", ["m.onnx", "../there/m.onnx", "there.data", "{own}"])
+def test_a_link_does_not_open_its_targets_folder(tmp_path, location):
+    """Data beside a link's target is none of the link's folder; a link to it leads out."""
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    here.mkdir()
+    made = model()
+    (there / "there.data").write_bytes(made.graph.initializer[0].raw_data)
+    data = made.graph.initializer[0]
+    location = location.format(own=there / "m.onnx")
+    set_external_data(data, location, offset=0, length=len(data.raw_data))
+    data.ClearField("raw_data")
+    onnx.save(made, there / "m.onnx")
+    (here / "link.onnx").symlink_to(there / "m.onnx")
+    for read in (read_model, read_mapped):
+        with pytest.raises(FoldmarkError, match=r"missing|climbs|absolute"):
+            read(here / "link.onnx")
+    (here / "there.data").symlink_to(there / "there.data")
+    if location == "there.data":
+        for read in (read_model, read_mapped):
+            with pytest.raises(FoldmarkError, match="leads out"):
+                read(here / "link.onnx")
 
 
 def test_weights_beside_stay_beside(tmp_path):

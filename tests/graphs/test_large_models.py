@@ -7,7 +7,7 @@ import onnx
 from tests.graphs.networks import Network, draw
 from tests.graphs.proof import run
 
-from foldmark.formats.onnx_file import read_structure
+from foldmark.formats.onnx_file import read_mapped
 from foldmark.formats.onnx_tensor import is_external
 from foldmark.graphs.light import lighten
 from foldmark.graphs.reading.read import read_quantized
@@ -19,7 +19,7 @@ X = {"x": draw(3, 64)}
 def saved(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     """Save a model with its weights beside it; return it with the weights left there."""
     onnx.save(model, path, save_as_external_data=True, size_threshold=64)
-    return read_structure(path)
+    return read_mapped(path)
 
 
 def networks() -> tuple[onnx.ModelProto, onnx.ModelProto]:
@@ -68,7 +68,7 @@ def test_a_weight_above_two_gigabytes_is_mapped(tmp_path: Path) -> None:
     net.output("y")
     path = tmp_path / "model.onnx"
     path.write_bytes(net.model().SerializeToString())
-    light = lighten(read_structure(path))
+    light = lighten(read_mapped(path))
     assert light.weights["w"].nbytes > 1 << 31
     assert isinstance(light.weights["w"].base, np.memmap | np.ndarray)
     assert light.model.ByteSize() < 1 << 12

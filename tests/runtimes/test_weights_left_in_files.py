@@ -5,7 +5,7 @@ import onnx
 import pytest
 from tests.surgery import nets
 
-from foldmark.formats.onnx_file import read_structure
+from foldmark.formats.onnx_file import read_mapped
 from foldmark.proof import verify as verifying
 from foldmark.proof.kernels import kernels_of
 from foldmark.recipes.quantize import quantize_model
@@ -38,7 +38,7 @@ def paths(tmp_path):
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_the_same_kernels_as_of_the_whole_model(paths, which):
-    apart, whole = read_structure(paths[which]), onnx.load(paths[which])
+    apart, whole = read_mapped(paths[which]), onnx.load(paths[which])
     ran = execute(apart, FEEDS, folder=paths[which].parent)
     expected = execute(whole, FEEDS)
     names = [[node.op_type for node in each.graph.graph.node] for each in (ran, expected)]
@@ -49,7 +49,7 @@ def test_the_same_kernels_as_of_the_whole_model(paths, which):
 
 
 def test_verify_of_such_models(paths, monkeypatch):
-    monkeypatch.setattr(verifying, "read_model", read_structure)
+    monkeypatch.setattr(verifying, "read_model", read_mapped)
     proof = verifying.verify(paths[1], paths[0], FEEDS, batch_sizes=[8], seconds=0.01)
     assert proof.size.total < proof.float_size.total
     assert proof.quality.outputs[0].cosine < 1e-3

@@ -9,12 +9,25 @@ import onnx
 from foldmark.errors import FileUnreadable, HostileFile, TruncatedFile
 from foldmark.formats.onnx_tensor import byte_count, check_header, external_entries
 
-__all__ = ["IN_MEMORY", "resolve_external"]
+__all__ = ["IN_MEMORY", "Own", "resolve_external"]
 
 _KNOWN_KEYS = frozenset({"location", "offset", "length", "checksum", "basepath"})
 # Together the tensors of one model may take this much memory before they stay in their files;
 # a protobuf of more than 2 GiB can't be written any more.
 IN_MEMORY = 1 << 30
+
+
+@dataclass(frozen=True)
+class Own:
+    """The model's own file, where its reader left weights in it.
+
+    Attributes:
+        location: what the reader calls it; no name that a model could know.
+        path: where it is, links resolved; its folder need not be the one that data may lie in.
+    """
+
+    location: str
+    path: Path
 
 
 @dataclass(frozen=True)
@@ -28,7 +41,11 @@ class _Region:
 
 
 def resolve_external(
-    tensors: list[onnx.TensorProto], folder: Path, where: str, in_memory: int = IN_MEMORY
+    tensors: list[onnx.TensorProto],
+    folder: Path,
+    where: str,
+    in_memory: int = IN_MEMORY,
+    own: Own | None = None,
 ) -> None:
     """Load tensors from the files they name, or, for a large model, point at the checked file.
 
@@ -37,25 +54,36 @@ def resolve_external(
     model whose tensors take more than `in_memory` bytes keeps them on disk, their location made
     absolute; `tensor_array` maps them.
 
+    Args:
+        tensors: those that name a file.
+        folder: the one that their files lie in.
+        where: how messages call the model.
+        in_memory: bytes up to which they are loaded.
+        own: the model's own file, where tensors were left in it.
+
     Raises:
         HostileFile: a location outside the folder, or numbers that can't be right.
         TruncatedFile: a file shorter than its tensor.
         FileUnreadable: a file that is missing or not a regular file.
     """
-    regions = [_region(tensor, folder, where) for tensor in tensors]
+    regions = [_region(tensor, folder, where, own) for tensor in tensors]
     settle = _load if sum(region.size for region in regions) <= in_memory else _leave_in_place
     for region in regions:
         settle(region)
 
 
-def _region(tensor: onnx.TensorProto, folder: Path, where: str) -> _Region:
+def _region(tensor: onnx.TensorProto, folder: Path, where: str, own: Own | None) -> _Region:
     check_header(tensor, where)
     where = f"{where}: external data of tensor {tensor.name!r}"
     entries = external_entries(tensor)
     unknown = sorted(map(str, set(entries) - _KNOWN_KEYS))
     if unknown:
         warnings.warn(f"{where} has unknown keys, ignored: {', '.join(unknown)}", stacklevel=2)
-    path = _inside(folder, entries.get("location", ""), where)
+    location = entries.get("location", "")
+    if own is not None and location == own.location:
+        path = own.path
+    else:
+        path = _inside(folder, location, where)
     size = byte_count(tensor)
     offset = _natural(entries, "offset", 0, where)
     length = _natural(entries, "length", size, where)

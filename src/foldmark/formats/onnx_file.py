@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -10,11 +11,11 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from foldmark.errors import FileUnreadable, FormatNotRecognised, HostileFile, TruncatedFile
-from foldmark.formats.onnx_external import IN_MEMORY, resolve_external
+from foldmark.formats.onnx_external import IN_MEMORY, Own, resolve_external
 from foldmark.formats.onnx_mapped import LARGE, Buffer, without_weights
 from foldmark.formats.onnx_tensor import check_inline, is_external, model_tensors
 
-__all__ = ["ModelSource", "read_mapped", "read_model", "read_structure"]
+__all__ = ["ModelSource", "read_mapped", "read_model"]
 
 ModelSource: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -64,35 +65,26 @@ def read_model(source: ModelSource, name: str = "model") -> onnx.ModelProto:
     return _parse(_file_bytes(path), path.parent, str(source))
 
 
-def read_structure(path: Path) -> onnx.ModelProto:
-    """Return the model of a path, checked as by `read_model`, external tensors left in their files.
-
-    Each external tensor's location is absolute afterwards and its offset and length are stated.
-
-    Raises:
-        FileUnreadable, FormatNotRecognised, TruncatedFile, HostileFile: as `read_model`.
-    """
-    return _parse(_file_bytes(path), path.parent, str(path), in_memory=-1)
-
-
 def read_mapped(source: ModelSource, least: int = LARGE) -> onnx.ModelProto:
     """Return a model as `read_model` does, large weights left where they are in the file.
 
     `onnx_tensor.tensor_array` maps them. The model then takes little memory and is quickly
     copied; it is only of use while the file is there. Bytes and ModelProtos are read as ever.
+    A link to a model is followed; external data is looked for beside the link, as by `read_model`.
 
     Args:
         source: where the model is.
         least: bytes of a weight that is large.
+
+    Raises:
+        FileUnreadable, FormatNotRecognised, TruncatedFile, HostileFile: as `read_model`.
     """
     if isinstance(source, onnx.ModelProto | bytes):
         return read_model(source)
     path = Path(source)
-    # A link's target lies in another folder, and a colon would read as a drive.
-    if path.is_symlink() or ":" in path.name or "\\" in path.name:
-        return read_structure(path)
-    data = without_weights(_file_bytes(path, _mapped), path.name, least)
-    return _parse(data, path.parent, str(path), in_memory=-1)
+    name = secrets.token_hex(16)  # no file foresees it, so none gets at the model's own by it
+    data = without_weights(_file_bytes(path, _mapped), name, least)
+    return _parse(data, path.parent, str(path), in_memory=-1, own=Own(name, path.resolve()))
 
 
 def _mapped(path: Path) -> Buffer:
@@ -121,7 +113,11 @@ def _file_bytes(path: Path, read: Callable[[Path], Buffer] = Path.read_bytes) ->
 
 
 def _parse(
-    data: Buffer, folder: Path | None, where: str, in_memory: int = IN_MEMORY
+    data: Buffer,
+    folder: Path | None,
+    where: str,
+    in_memory: int = IN_MEMORY,
+    own: Own | None = None,
 ) -> onnx.ModelProto:
     if not data:
         raise FileUnreadable("the file is empty", where=where)
@@ -134,7 +130,7 @@ def _parse(
             "the ONNX model is damaged inside", where=where, todo="export or download it again"
         ) from None
     _check_content(model, where)
-    _check_tensors(model, folder, where, in_memory)
+    _check_tensors(model, folder, where, in_memory, own)
     return model
 
 
@@ -195,7 +191,11 @@ def _check_content(model: onnx.ModelProto, where: str) -> None:
 
 
 def _check_tensors(
-    model: onnx.ModelProto, folder: Path | None, where: str, in_memory: int = IN_MEMORY
+    model: onnx.ModelProto,
+    folder: Path | None,
+    where: str,
+    in_memory: int = IN_MEMORY,
+    own: Own | None = None,
 ) -> None:
     external = []
     for tensor in model_tensors(model):
@@ -210,4 +210,4 @@ def _check_tensors(
             expected="a model given by its path, or one with its data loaded",
         )
     if external and folder is not None:
-        resolve_external(external, folder, where, in_memory)
+        resolve_external(external, folder, where, in_memory, own)
