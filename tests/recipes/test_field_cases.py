@@ -8,7 +8,7 @@ from tests.surgery import nets
 
 from foldmark.calibrate.calibration import calibrate
 from foldmark.calibrate.observers import Method, Observer
-from foldmark.errors import NothingQuantized
+from foldmark.errors import NothingQuantized, OperatorNotSupported
 from foldmark.methods.gptq import Grid, gptq
 from foldmark.recipes.quantize import quantize_model
 from foldmark.recipes.recipe import Form, MethodName, Mode, Recipe
@@ -99,6 +99,56 @@ def test_what_is_written_loads_at_every_opset(opset, least, form, tmp_path):
 def test_integer_convolutions_with_ranges_at_run_time_are_named_before():
     with pytest.raises(NothingQuantized, match=r"slower than float.*use static"):
         quantize_model(nets.conv(), Recipe(mode=Mode.DYNAMIC))
+
+
+@pytest.mark.parametrize("form", list(Form))
+@pytest.mark.parametrize("codes", [ActivationCodes.UINT8, ActivationCodes.INT8])
+def test_operators_on_int8_activations_are_called_slow(form, codes):
+    """Pairs of int8 codes become uint8 when the model loads; operators on codes stay."""
+    model = nets.conv()
+    made = quantize_model(model, Recipe(form=form, activations=codes), nets.samples(model))
+    slow = form is Form.QOPERATOR and codes is ActivationCodes.INT8
+    said = any("1 operators multiply int8 activations" in note for note in made.account.notes)
+    assert said == slow
+
+
+def test_a_file_that_does_not_load_names_the_node_and_is_not_written(tmp_path):
+    """ONNX Runtime multiplies int8 activations by int8 weights, not by uint8 ones."""
+    stored = {
+        "w": np.ones((4, 4), np.uint8),
+        "one": np.float32(1),
+        "signed": np.int8(0),
+        "unsigned": np.uint8(0),
+    }
+    first = helper.make_node("QuantizeLinear", ["x", "one", "signed"], ["q"], "codes")
+    inputs = ["q", "one", "signed", "w", "one", "unsigned", "one", "signed"]
+    product = helper.make_node("QLinearMatMul", inputs, ["p"], "layer3/product")
+    last = helper.make_node("DequantizeLinear", ["p", "one", "signed"], ["y"], "back")
+    model = nets.net([first, product, last], stored, ("n", 4))
+    words = r"layer3/product.*no CPU kernel for QLinearMatMul"
+    with pytest.raises(OperatorNotSupported, match=words):
+        save_model(model, tmp_path / "q.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("opset", [12, 17])
+@pytest.mark.parametrize("mode", [Mode.STATIC, Mode.DYNAMIC, Mode.WEIGHT_ONLY, Mode.FLOAT16])
+def test_models_that_no_protobuf_holds(mode, opset, tmp_path, monkeypatch):
+    """Weights beside the float model and beside the result: it computes what a small one does."""
+    model = nets.matmul(nets.random(256, 256))
+    model.opset_import[0].version = opset
+    feeds, recipe = nets.samples(model), Recipe(mode=mode)
+    small = quantize_model(model, recipe, feeds).model
+    onnx.save(
+        model, tmp_path / "m.onnx", save_as_external_data=True, location="w", size_threshold=0
+    )
+    monkeypatch.setattr("foldmark.formats.onnx_writer._INLINE", 1000)
+    made = quantize_model(tmp_path / "m.onnx", recipe, feeds).model
+    save_model(made, tmp_path / "q.onnx")
+    assert (tmp_path / "q.onnx").stat().st_size < 10_000
+    assert (tmp_path / "q.onnx.data").stat().st_size >= 256 * 128
+    written, whole = (Session(each).run(feeds)["y"] for each in (tmp_path / "q.onnx", small))
+    assert written.tobytes() == whole.tobytes()
 
 
 def grid(w):

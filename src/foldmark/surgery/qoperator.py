@@ -39,7 +39,7 @@ def to_operators(model: onnx.ModelProto, account: Account) -> onnx.ModelProto:
     readers = consumers(graph)
     replaced: dict[str, onnx.NodeProto] = {}
     gone: set[str] = set()
-    kept = 0
+    kept = signed = 0
     for node in graph.node:
         if node.op_type not in ("Conv", "MatMul"):
             continue
@@ -48,6 +48,7 @@ def to_operators(model: onnx.ModelProto, account: Account) -> onnx.ModelProto:
             kept += any(_dequantize(name, makers) is not None for name in node.input)
             continue
         replaced[node.output[0]] = _on_codes(pattern)
+        signed += _code_type(pattern.activation, editor) == TensorProto.INT8
         gone |= {each.output[0] for each in pattern.gone}
     made = []
     for node in graph.node:
@@ -58,6 +59,13 @@ def to_operators(model: onnx.ModelProto, account: Account) -> onnx.ModelProto:
     editor.replace_nodes(editor.root, _without_unread(made, graph))
     if kept:
         account.note(f"{kept} products give floats and keep their pairs; ONNX Runtime fuses them")
+    if signed:
+        # Of pairs ONNX Runtime moves such codes to uint8 itself; operators it takes as they are.
+        account.note(
+            f"{signed} operators multiply int8 activations by int8 weights: on x86 processors "
+            "ONNX Runtime's fast kernels take uint8 activations, and these may be slower than "
+            "float; use uint8 activations, or pairs instead of operators"
+        )
     return editor.finish()
 
 
