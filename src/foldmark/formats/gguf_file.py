@@ -22,7 +22,14 @@ from foldmark.formats.entry import Entry
 from foldmark.formats.ggml_blocks import BLOCK_TYPES, BlockType
 from foldmark.formats.plain import plain_tensor
 from foldmark.formats.source import Cursor, FileBytes
-from foldmark.formats.stored import Artefact, Records, Span, StoredTensor, refuse_overlaps
+from foldmark.formats.stored import (
+    Artefact,
+    Records,
+    Run,
+    Span,
+    StoredTensor,
+    refuse_overlaps,
+)
 from foldmark.formats.values import Array, Layout, PackedCodes, Values
 
 __all__ = ["MAGIC", "read_gguf"]
@@ -213,16 +220,17 @@ def _blocked(source: FileBytes, entry: _Entry, kind: BlockType, offset: int) -> 
         )
     blocks = math.prod(entry.shape) // kind.elements
     source.check(offset, blocks * kind.nbytes, f"tensor {entry.name!r}")
-    single_row = len(entry.shape) == 1
-    step = kind.elements if single_row else 1
-    blocks_a_step = 1 if single_row else blocks // entry.shape[0] if blocks else 0
+    across = math.prod(entry.shape[1:])
 
-    def read(first: int, last: int) -> Values:
-        skip, count = first // step * blocks_a_step, -(-(last - first) // step) * blocks_a_step
+    def run(first: int, last: int, shape: tuple[int, ...] | None = None) -> Values:
+        skip, count = first // kind.elements, -(-(last - first) // kind.elements)
         raw = source.array(
             np.uint8, offset + skip * kind.nbytes, count * kind.nbytes, f"tensor {entry.name!r}"
         )
-        return _decode(kind, raw.reshape(count, kind.nbytes), (last - first, *entry.shape[1:]))
+        return _decode(kind, raw.reshape(count, kind.nbytes), shape or (last - first,))
+
+    def read(first: int, last: int) -> Values:
+        return run(first * across, last * across, (last - first, *entry.shape[1:]))
 
     zero_point = f"at {kind.zero_point}" if kind.zero_point else "none"
     layout = Layout(
@@ -247,8 +255,9 @@ def _blocked(source: FileBytes, entry: _Entry, kind: BlockType, offset: int) -> 
         (Span(source, offset, blocks * kind.nbytes),),
         kind.parts(blocks),
         read,
-        walk_step=step,
+        walk_step=kind.elements if len(entry.shape) == 1 else 1,
         records=records,
+        run=Run(kind.group, run) if kind.group == kind.elements else None,
     )
 
 
