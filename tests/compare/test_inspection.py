@@ -281,8 +281,8 @@ def test_pieces_do_not_change_the_report(
     assert magnitude[whole.setter.index] == magnitude.max()
 
 
-def watch_short_pieces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Inspect in pieces of 300 elements from here on; return how many each read asks for."""
+def watch_short_pieces(monkeypatch: pytest.MonkeyPatch, elements: int = 300) -> list[int]:
+    """Inspect in short pieces from here on; return the list of how many items each read asks."""
     asked: list[int] = []
     read, fill = FileBytes.array, FileBytes.fill
 
@@ -297,13 +297,13 @@ def watch_short_pieces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(FileBytes, "array", array)
     monkeypatch.setattr(FileBytes, "fill", filled)
     for module, name, size in (
-        (inspection_module, "_PIECE", 300),
-        (inspection_module, "_RAW_PIECE", 300),
-        (inspection_module, "_LONGEST", 500),
-        (records_module, "_PIECE_BYTES", 300),
-        (traces_module, "_SAMPLE", 300),
-        (extremes_module, "_PIECE", 300),
-        (stored_module, "_LONGEST_STEP", 300),
+        (inspection_module, "_PIECE", elements),
+        (inspection_module, "_RAW_PIECE", elements),
+        (inspection_module, "_LONGEST", 2 * elements),
+        (records_module, "_PIECE_BYTES", elements),
+        (traces_module, "_SAMPLE", elements),
+        (extremes_module, "_PIECE", elements),
+        (stored_module, "_LONGEST_STEP", elements),
     ):
         monkeypatch.setattr(module, name, size)
     return asked
@@ -327,6 +327,35 @@ def test_rows_of_blocks_are_read_in_pieces(
     assert in_pieces.warnings == whole.warnings
     assert repr(in_pieces.setter) == repr(whole.setter)  # a NaN is not equal to itself
     assert in_pieces.tensor is tensor
+
+
+def test_long_rows_of_core_ml_are_read_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row of 128 codes of two bits with a table, and one of 64 nibbles in blocks of eight."""
+    from coremltools.proto import Model_pb2
+
+    files = seed_files("Core ML")
+    name = next(iter(files))
+    model = Model_pb2.Model.FromString(files[name])
+    block = model.mlProgram.functions["main"].block_specializations["CoreML9"]
+    shapes = {"data": (1, 64), "scale": (1, 8), "offset": (1, 8), "indices": (1, 128)}
+    for operation in block.operations:
+        for key, stated in operation.inputs.items():
+            axes = stated.arguments[0].value.type.tensorType.dimensions
+            for axis, size in zip(axes, shapes.get(key, ()), strict=key in shapes):
+                axis.constant.size = size
+    files[name] = model.SerializeToString()
+    artefact = open_artefact(write_files(tmp_path, files))
+    whole = inspect_artefact(artefact)
+    asked = watch_short_pieces(monkeypatch, elements=8)
+    in_pieces = inspect_artefact(artefact)
+    assert [report.tensor.shape for report in whole.reports] == [(1, 64), (1, 128), (16,)]
+    assert 0 < max(asked) <= 8
+    for one, other in zip(in_pieces.reports, whole.reports, strict=True):
+        assert (one.codes, one.scales, one.warnings) == (other.codes, other.scales, other.warnings)
+        assert one.setter == other.setter
+        assert one.tensor is other.tensor
 
 
 @pytest.mark.parametrize(

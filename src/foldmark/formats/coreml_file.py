@@ -31,7 +31,7 @@ from foldmark.formats.bitfields import unpack_fields
 from foldmark.formats.plain import part_of
 from foldmark.formats.scaled_blocks import ScaledBlocks
 from foldmark.formats.source import FileBytes
-from foldmark.formats.stored import Artefact, Part, Span, StoredTensor
+from foldmark.formats.stored import Artefact, Part, Run, Span, StoredTensor
 from foldmark.formats.values import Array, Layout, Values
 
 __all__ = ["read_coreml"]
@@ -410,18 +410,26 @@ def _from_table(
         fits = indices.number_format.startswith("uint")
     if not fits or indices.span is None:
         raise HostileFile(f"the table of {one.name!r} does not fit its codes", where=blobs.where)
-    if table.elements != 1 << indices.bits:
+    if indices.bits > 8 or table.elements != 1 << indices.bits:
         raise _unread(one, blobs)  # a table for each group, or of vectors
     across = math.prod(shape[1:])
 
+    block = tuple(max(1, n) for n in shape)
+    together = math.prod(block)
+
+    def looked_up(codes: Array, block: tuple[int, ...]) -> Values:
+        return Values(codes, block, codebook=table.load().reshape(-1).astype(np.float32))
+
     def read(first: int, last: int) -> Values:
         rows = (last - first, *shape[1:]) if shape else ()
-        codes = indices.read(first * across, last * across).reshape(rows)
-        numbers = table.load().reshape(-1).astype(np.float32)
-        return Values(codes, tuple(max(1, n) for n in shape), codebook=numbers)
+        return looked_up(indices.stored(first * across, last * across, rows), block)
 
-    block = tuple(max(1, n) for n in shape)
+    def run(first: int, last: int) -> Values:
+        return looked_up(indices.read(first, last), (together,))
+
     layout = Layout(indices.number_format, block, None, "none", "Core ML table")
     roles = {Part.CODES: indices, Part.FLOATS: table}
     spans = tuple(c.span for c in (indices, table) if c.span is not None)
-    return StoredTensor(one.name, shape, layout, spans, blobs.parts(dict(roles)), read)
+    parts = blobs.parts(dict(roles))
+    neighbours = Run(together, run)
+    return StoredTensor(one.name, shape, layout, spans, parts, read, run=neighbours)
