@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foldmark.errors import BadInput, NonFiniteValue
-from foldmark.kernels.compiled import compiled
+from foldmark.kernels.compiled import compiled, inlined
+from foldmark.kernels.threads import each as on_all_cores
 
 __all__ = [
     "Annealing",
@@ -33,6 +34,7 @@ Floats = NDArray[np.floating]
 ZETA, GAMMA = 1.1, -0.1
 _MOMENTS = (0.9, 0.999)  # of Adam
 _LITTLE = 1e-8  # added to the root of Adam's second moment
+_PIECE = 1 << 15  # elements that a thread takes at a time
 
 
 @dataclass(frozen=True)
@@ -164,17 +166,66 @@ def _search(  # noqa: PLR0917  (the letters of one equation)
     V = np.ascontiguousarray(-np.log((ZETA - GAMMA) / (rest - GAMMA) - 1), np.float32)
     own = np.ascontiguousarray((s / unit) ** 2 * diagonal, np.float32)
     own = np.maximum(own, np.float32(1e-6))  # an input that is always zero: to nearest
-    first, second = np.zeros_like(V), np.zeros_like(V)
-    E = np.empty_like(V)
-    rows = (-1, V.shape[-1])
-    flat = [each.reshape(rows) for each in (V, base, width, step, own, first, second, E)]
-    v, low, span, size, alone, m, n, error = flat
+    walk = _Walk(V, base, width, step, own)
     for each in range(annealing.steps):
-        _errors(v, low, span, size, error)
-        slope = (E @ H).reshape(rows)
-        rates, beta = _rates(each, annealing.rate), annealing.beta(each)
-        _adam(v, slope, span, size, alone, m, n, rates, beta, annealing.weight)
+        slope = walk.errors() @ H
+        pushes = _table(_pushes(annealing.beta(each), annealing.weight))
+        walk.move(slope, _rates(each, annealing.rate), pushes)
     return rectified_sigmoid(V)
+
+
+class _Walk:
+    """Adam's steps over all rows, which the processor's cores share.
+
+    V       (..., out, in)  changed in place
+    base    floor(W / s) - W / s, so that base + h width is the error in codes
+    width   1, or 0 where both codes are the same
+    step    one code, in the unit of the error
+    own     the error that one code would make alone
+    """
+
+    def __init__(self, V: Floats, base: Floats, width: Floats, step: Floats, own: Floats) -> None:
+        self._shape, side = V.shape, V.shape[-1]
+        flat = [each.reshape(-1, side) for each in (V, base, width, step, own)]
+        self._V, self._base, self._width, self._step, self._own = flat
+        self._first, self._second = np.zeros_like(self._V), np.zeros_like(self._V)
+        self._errors = np.empty_like(self._V)
+        rows = max(1, _PIECE // max(1, side))
+        self._pieces = [slice(at, at + rows) for at in range(0, len(self._V), rows)]
+        self._heights = _table(rectified_sigmoid(_PLACES))
+
+    def errors(self) -> Floats:
+        """Return the weight's error (..., out, in), in the unit of the search."""
+
+        def fill(rows: slice) -> None:
+            V, base, width, step, E = (
+                each[rows] for each in (self._V, self._base, self._width, self._step, self._errors)
+            )
+            _fill(V, base, width, step, self._heights, E)
+
+        on_all_cores(fill, self._pieces)
+        return self._errors.reshape(self._shape)
+
+    def move(self, slope: Floats, rates: tuple[float, float], pushes: Floats) -> None:
+        """Move V down the gradient; slope (..., out, in) is E H."""
+        flat = slope.reshape(self._V.shape)
+
+        def walk(rows: slice) -> None:
+            V, slope, width, step, own, first, second = (
+                each[rows]
+                for each in (
+                    self._V,
+                    flat,
+                    self._width,
+                    self._step,
+                    self._own,
+                    self._first,
+                    self._second,
+                )
+            )
+            _adam(V, slope, width, step, own, first, second, rates, _SLOPES, pushes)
+
+        on_all_cores(walk, self._pieces)
 
 
 def _rates(step: int, rate: float) -> tuple[float, float]:
@@ -183,14 +234,52 @@ def _rates(step: int, rate: float) -> tuple[float, float]:
     return float(np.float32(rate / early)), float(np.float32(1 / late))
 
 
+def _slopes() -> Floats:
+    """Return dh/dV at the places of the tables."""
+    sigmoid = 1 / (1 + np.exp(-_PLACES))
+    return np.asarray((ZETA - GAMMA) * sigmoid * (1 - sigmoid))
+
+
+def _pushes(beta: float, weight: float) -> Floats:
+    """Return by how much lambda f_reg falls with V, at the places of the tables."""
+    centred = 2 * rectified_sigmoid(_PLACES) - 1
+    slope = 2 * beta * weight * np.sign(centred) * np.abs(centred) ** (beta - 1)
+    return np.asarray(slope * _slopes())
+
+
+def _table(values: Floats) -> NDArray[np.float32]:
+    """Return a table of (intervals, 2): the value at an interval's start, and its growth."""
+    return np.stack([values[:-1], np.diff(values)], 1).astype(np.float32)
+
+
+# Inside, h(V) moves; outside it is 0 or 1 and passes no gradient. What depends on V alone is read
+# off tables over that stretch, between two places in a straight line: at most 2e-7 off for h.
+_END = float(np.log((1 - GAMMA) / -GAMMA))
+_INTERVALS = 4096
+_PLACES = np.linspace(-_END, _END, _INTERVALS + 1)
+_SLOPES = _table(_slopes())
+
+
+@inlined
+def _place(V: np.float32) -> tuple[np.uintp, np.float32, bool]:
+    """Return the interval in which V lies, how far along it, and whether V lies inside at all."""
+    along = (V + np.float32(_END)) * np.float32(_INTERVALS / (2 * _END))
+    inside = bool(np.float32(0) < along < np.float32(_INTERVALS))
+    held = min(max(along, np.float32(0)), np.float32(_INTERVALS - 1))
+    index = np.int32(held)
+    part = min(max(along - np.float32(index), np.float32(0)), np.float32(1))
+    return np.uintp(index), part, inside
+
+
 @compiled
-def _errors(V: Floats, base: Floats, width: Floats, step: Floats, E: Floats) -> None:
+def _fill(  # noqa: PLR0917  (a hot loop's arrays)
+    V: Floats, base: Floats, width: Floats, step: Floats, heights: Floats, E: Floats
+) -> None:
     """Fill E with the weight's error, in the unit of the search."""
-    one = np.float32(1)
     for row in range(V.shape[0]):
         for j in range(V.shape[1]):
-            h = np.float32(1.2) / (one + np.exp(-V[row, j])) - np.float32(0.1)
-            h = min(max(h, np.float32(0)), one)
+            index, part, _ = _place(V[row, j])
+            h = heights[index, 0] + part * heights[index, 1]
             E[row, j] = (base[row, j] + h * width[row, j]) * step[row, j]
 
 
@@ -204,25 +293,20 @@ def _adam(  # noqa: PLR0917  (a hot loop's arrays)
     first: Floats,
     second: Floats,
     rates: tuple[float, float],
-    beta: float,
-    weight: float,
+    slopes: Floats,
+    pushes: Floats,
 ) -> None:
     """Move V one step down the gradient of the whole objective; `slope` is E H."""
-    one, two = np.float32(1), np.float32(2)
+    one = np.float32(1)
     rate, late = np.float32(rates[0]), np.float32(rates[1])
-    keep, square = np.float32(0.9), np.float32(0.999)
-    power, strength = np.float32(beta - 1), np.float32(2 * beta * weight)
+    keep, square, little = np.float32(0.9), np.float32(0.999), np.float32(_LITTLE)
     for row in range(V.shape[0]):
         for j in range(V.shape[1]):
-            sigmoid = one / (one + np.exp(-V[row, j]))
-            h = np.float32(1.2) * sigmoid - np.float32(0.1)
-            gradient = np.float32(0)
-            if np.float32(0) < h < one:  # the rectifier passes nothing outside
-                gradient = slope[row, j] * width[row, j] * step[row, j]
-                centred = two * h - one
-                push = strength * own[row, j] * abs(centred) ** power
-                gradient -= push if centred > 0 else -push
-                gradient *= np.float32(1.2) * sigmoid * (one - sigmoid)
+            index, part, inside = _place(V[row, j])
+            through = slopes[index, 0] + part * slopes[index, 1]
+            push = pushes[index, 0] + part * pushes[index, 1]
+            gradient = slope[row, j] * width[row, j] * step[row, j] * through - own[row, j] * push
+            gradient = gradient if inside else np.float32(0)
             first[row, j] = keep * first[row, j] + (one - keep) * gradient
             second[row, j] = square * second[row, j] + (one - square) * gradient * gradient
-            V[row, j] -= rate * first[row, j] / (np.sqrt(second[row, j] * late) + np.float32(1e-8))
+            V[row, j] -= rate * first[row, j] / (np.sqrt(second[row, j] * late) + little)
