@@ -136,6 +136,58 @@ def test_a_lost_skip_and_normalization_are_named(apart):
     assert [each.operator for each in lost] == ["SkipLayerNormalization"] * apart
 
 
+def on_codes(operator, activations, weights):
+    """A product on codes, its result dequantized; a ConvInteger's is cast."""
+    helper = small.helper
+    kinds = {"activations": activations, "weights": weights}
+    stored = {f"{name} zero": kind(0) for name, kind in kinds.items()}
+    stored |= {"scale": np.float32(0.05), "wide": np.float32(0.5)}
+    shape = (8, 4, 3, 3) if "Conv" in operator else (small.INNER, small.OUTER)
+    stored["w"] = np.random.default_rng(0).integers(0, 99, shape).astype(weights)
+    zeros = ["activations zero", "weights zero"]
+    inputs = ["q", "w", *zeros]
+    if operator.startswith("QLinear"):
+        inputs = ["q", "scale", zeros[0], "w", "scale", zeros[1], "wide", zeros[0]]
+    last = helper.make_node("DequantizeLinear", ["p", "wide", zeros[0]], ["y"], "back")
+    if not operator.startswith("QLinear"):
+        last = helper.make_node("Cast", ["p"], ["y"], "back", to=1)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", zeros[0]], ["q"], "codes"),
+        helper.make_node(operator, inputs, ["p"], "product"),
+        last,
+    ]
+    rank, inside = (4, ("n", 4, 8, 8)) if "Conv" in operator else (2, ("n", small.INNER))
+    return small.model(nodes, stored, rank, inside)
+
+
+@pytest.mark.parametrize(
+    ("operator", "activations", "weights", "signed"),
+    [
+        ("QLinearConv", np.int8, np.int8, True),
+        ("QLinearConv", np.uint8, np.int8, False),
+        ("QLinearMatMul", np.int8, np.int8, True),
+        ("QLinearMatMul", np.uint8, np.int8, False),
+        ("MatMulInteger", np.int8, np.int8, True),
+        ("MatMulInteger", np.uint8, np.int8, False),
+        ("ConvInteger", np.uint8, np.int8, True),
+        ("ConvInteger", np.uint8, np.uint8, False),
+    ],
+)
+def test_int8_on_the_left_is_named(operator, activations, weights, signed):
+    """ConvInteger's kernel has the weights on the left, the others the activations."""
+    convolution = "Conv" in operator
+    feeds = small.samples(2, (4, 8, 8)) if convolution else small.samples()
+    found = kernels(on_codes(operator, activations, weights), feeds)
+    assert found.integer_share == 1
+    assert [each.operator for each in found.signed] == [operator] * signed
+
+
+def test_pairs_of_int8_are_moved_to_uint8():
+    found = kernels(small.qdq_matmul(np.int8, np.int8))
+    assert found.integer_share == 1
+    assert found.signed == ()
+
+
 def test_operators_without_names_are_found():
     built = small.dynamic_matmul()
     for node in built.graph.node:

@@ -1,6 +1,7 @@
 """The command and the three claims together."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -9,13 +10,18 @@ from tests.models.branches import branches, branches_int8, samples
 from tests.models.minilm import _package, _safetensors, published_int8
 from tests.models.store import built
 from tests.proof import small
+from tests.surgery import nets
 
 from foldmark.cli.main import run
-from foldmark.cli.verify_text import wrapped
+from foldmark.cli.verify_text import markdown, text, wrapped
 from foldmark.proof.document import proof_document
 from foldmark.proof.kernels import Executor
-from foldmark.proof.sentences import integer_sentence, verdict
+from foldmark.proof.sentences import integer_sentence, signed_sentence, verdict
 from foldmark.proof.verify import verify
+from foldmark.recipes.quantize import quantize_model
+from foldmark.recipes.recipe import Form, Recipe
+from foldmark.runtimes.machine import Machine
+from foldmark.surgery.activations import ActivationCodes
 
 
 @pytest.fixture
@@ -187,6 +193,23 @@ def test_bodies_of_control_flow_are_seen():
     assert sum(each.operators for each in proof.kernels.shares) == 3  # two outside, one branch ran
     assert operators <= {"MatMul", "MatMulIntegerToFloat", "QLinearMatMul", "FusedMatMul"}
     assert 0 < proof.kernels.integer_share < 1
+
+
+def test_kernels_that_x86_has_not_fast_are_said_there(tmp_path):
+    real, data = nets.conv(), nets.samples(nets.conv(), 8)
+    recipe = Recipe(form=Form.QOPERATOR, activations=ActivationCodes.INT8)
+    onnx.save(real, tmp_path / "m.onnx")
+    onnx.save(quantize_model(real, recipe, data).model, tmp_path / "q.onnx")
+    proof = verify(tmp_path / "q.onnx", tmp_path / "m.onnx", data, batch_sizes=[8], seconds=0.1)
+    on = {name: Machine("any", (name,), None) for name in ("AVX2 without VNNI", "Arm I8MM")}
+    said = {name: signed_sentence(replace(proof, machine=each)) for name, each in on.items()}
+    assert said["Arm I8MM"] == ""
+    assert said["AVX2 without VNNI"].startswith("1 integer kernel (conv_quant")
+    assert "multiplied int8 activations" in said["AVX2 without VNNI"]
+    assert len(proof_document(proof)["kernels"]["signed"]) == 1
+    x86 = replace(proof, machine=on["AVX2 without VNNI"])
+    for printed in (text(x86), markdown(x86)):
+        assert "".join(said["AVX2 without VNNI"].split()) in "".join(printed.split())
 
 
 def test_pairs_are_scored_and_drawn_together(files, tmp_path, capsys):

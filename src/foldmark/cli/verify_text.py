@@ -4,7 +4,13 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import astuple
 
-from foldmark.proof.sentences import bound_sentence, integer_sentence, saturation_sentence, verdict
+from foldmark.proof.sentences import (
+    bound_sentence,
+    integer_sentence,
+    saturation_sentence,
+    signed_sentence,
+    verdict,
+)
 from foldmark.proof.size import Role
 from foldmark.proof.verify import Proof
 from foldmark.runtimes.timing import Interval
@@ -46,7 +52,7 @@ def text(proof: Proof) -> str:
         parts.append("Quantized, yet run in float\n" + _unfused(proof))
     if proof.kernels.lost:
         parts.append(_lost(proof))
-    parts.append("\n".join(filter(None, (bound_sentence(proof), saturation_sentence(proof)))))
+    parts.append("\n".join(_limits(proof)))
     parts.append(_where(proof))
     return "\n\n".join(map(wrapped, parts))
 
@@ -62,7 +68,7 @@ def markdown(proof: Proof) -> str:
         _markdown_table(*_kept(proof)) if proof.size.kept_float else "",
         _markdown_table(*_unfused_table(proof)) if proof.kernels.unfused else "",
         _lost(proof) if proof.kernels.lost else "",
-        " ".join(filter(None, (bound_sentence(proof), saturation_sentence(proof)))),
+        " ".join(_limits(proof)),
         _where(proof),
     ]
     return "\n\n".join(filter(None, sections))
@@ -185,6 +191,12 @@ def _lost(proof: Proof) -> str:
         f"{each.operator} ({each.in_float} -> {each.in_quantized})" for each in proof.kernels.lost
     )
     return f"Fusions of the float model that are gone: {lost}."
+
+
+def _limits(proof: Proof) -> list[str]:
+    """Return what this machine and others make of the model, a sentence each."""
+    said = (bound_sentence(proof), signed_sentence(proof), saturation_sentence(proof))
+    return [each for each in said if each]
 
 
 def _where(proof: Proof) -> str:

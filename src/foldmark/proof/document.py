@@ -3,7 +3,13 @@
 from dataclasses import asdict
 from typing import Any
 
-from foldmark.proof.sentences import bound_sentence, integer_sentence, saturation_sentence, verdict
+from foldmark.proof.sentences import (
+    bound_sentence,
+    integer_sentence,
+    saturation_sentence,
+    signed_sentence,
+    verdict,
+)
 from foldmark.proof.verify import Proof
 
 __all__ = ["SCHEMA", "proof_document"]
@@ -23,6 +29,7 @@ def proof_document(proof: Proof) -> dict[str, Any]:
             for text in (
                 integer_sentence(proof),
                 bound_sentence(proof),
+                signed_sentence(proof),
                 saturation_sentence(proof),
             )
             if text
@@ -57,6 +64,7 @@ def proof_document(proof: Proof) -> dict[str, Any]:
             "unfused": [asdict(each) for each in kernels.unfused],
             "lost_fusions": [asdict(each) for each in kernels.lost],
             "hidden": list(kernels.hidden),
+            "signed": [each.node for each in kernels.signed],
         },
         "bound": asdict(proof.bound),
         "saturation": [asdict(each) for each in proof.saturations],

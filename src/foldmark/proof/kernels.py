@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+from foldmark.proof.signed import signed_products
 from foldmark.proof.unfused import Unfused, unfused_pairs
 from foldmark.runtimes.profile import Execution, NodeRun, all_graphs, all_nodes
 
@@ -86,6 +87,8 @@ class Kernels:
         unfused: quantized operators that still ran in float, each with the reason.
         lost: fusions of the float model that are gone.
         hidden: control flow whose bodies the runtime does not show; their work is not counted.
+        signed: integer products with int8 codes on the left, which ONNX Runtime's fast kernels
+            on x86 do not take.
     """
 
     products: tuple[Product, ...]
@@ -94,6 +97,7 @@ class Kernels:
     unfused: tuple[Unfused, ...]
     lost: tuple[LostFusion, ...]
     hidden: tuple[str, ...] = ()
+    signed: tuple[Product, ...] = ()
 
     @cached_property
     def shares(self) -> tuple[KernelShare, ...]:
@@ -256,12 +260,14 @@ def kernels_of(
             products.append(_product(run, node, values, before, stored_nodes))
         else:
             other += run.seconds
+    signed = signed_products(execution.graph)
     return Kernels(
         tuple(products),
         conversion,
         other,
         unfused_pairs(execution.graph),
         _lost(execution, float_execution) if float_execution else (),
+        signed=tuple(each for each in products if each.node in signed),
     )
 
 

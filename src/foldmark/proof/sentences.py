@@ -5,7 +5,14 @@ from foldmark.proof.quality import Quality
 from foldmark.proof.verify import Proof
 from foldmark.runtimes.timing import Comparison
 
-__all__ = ["bound_sentence", "integer_sentence", "quality_words", "saturation_sentence", "verdict"]
+__all__ = [
+    "bound_sentence",
+    "integer_sentence",
+    "quality_words",
+    "saturation_sentence",
+    "signed_sentence",
+    "verdict",
+]
 
 _HOW = {
     Executor.FLOAT: "in float, on weights that are float",
@@ -94,6 +101,23 @@ def bound_sentence(proof: Proof) -> str:
         f"{100 * bound.product_share:.0f} % of the float model's time, and are limited by {limit} "
         f"(measured: {_giga(roofs.float_macs)} float and {_giga(roofs.integer_macs)} integer "
         f"multiply-accumulates and {_giga(roofs.bytes_read)} bytes read a second)."
+    )
+
+
+def signed_sentence(proof: Proof) -> str:
+    """Return which integer kernels are slow on x86, and how slow they were; "" when none is."""
+    found = proof.kernels.signed
+    if not found or not proof.machine.is_x86:
+        return ""
+    names = ", ".join(each.node for each in found[:3]) + ", ..." * (len(found) > 3)
+    seconds = sum(each.seconds for each in found)
+    speed = _giga(sum(each.macs for each in found) / seconds) if seconds else "too many"
+    kinds = {"weights" if each.operator == "ConvInteger" else "activations" for each in found}
+    return (
+        f"{len(found)} integer kernel{'s' * (len(found) > 1)} ({names}) multiplied int8 "
+        f"{' and '.join(sorted(kinds))}, for which ONNX Runtime has no fast kernel on most x86 "
+        f"processors: {speed} multiply-accumulates a second; uint8 codes reach "
+        f"{_giga(proof.bound.roofs.integer_macs)} in a large product."
     )
 
 

@@ -44,6 +44,11 @@ class Machine:
     instructions: tuple[str, ...]
     saturates: bool | None
 
+    @property
+    def is_x86(self) -> bool:
+        """Whether its instructions are those of x86."""
+        return any(not each.startswith("Arm") for each in self.instructions)
+
 
 @dataclass(frozen=True)
 class Roofs:
