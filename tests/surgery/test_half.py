@@ -64,6 +64,25 @@ def test_a_mask_beyond_float16(mask):
     assert any("hide (Where)" in note for note in made.account.notes)
 
 
+@pytest.mark.parametrize(
+    ("mask", "stays"), [(-3.4028235e38, True), (-65504.0, True), (-1e4, False)]
+)
+def test_a_mask_that_leaves_float16_when_it_is_added(mask, stays):
+    """-65504 itself fits; with a score of -36 it would be -infinity, and a row of it NaN."""
+    nodes = [
+        helper.make_node("Neg", ["x"], ["scores"], "scores"),
+        helper.make_node("Add", ["scores", "mask"], ["k"], "hide"),
+        helper.make_node("Softmax", ["k"], ["p"], "soft"),
+        helper.make_node("MatMul", ["p", "w"], ["y"], "product"),
+    ]
+    stored = {"mask": np.full((1, 4), mask, np.float32), "w": nets.random(4, 4)}
+    model, feeds = nets.net(nodes, stored, ("n", 4)), {"x": np.array([[16, 25, 17, 36]], "f")}
+    made = quantize_model(model, HALF, feeds)
+    assert any("hide (Add) stays" in note for note in made.account.notes) == stays
+    real, half = (Session(each).run(feeds)["y"] for each in (model, made.model))
+    assert np.abs(half - real).max() < 0.002
+
+
 def test_without_data_that_is_said():
     made = quantize_model(layer_norm(1e-3), HALF)
     assert made.account.notes == ["no data: only constants and epsilons were checked, not values"]
