@@ -329,6 +329,34 @@ def test_rows_of_blocks_are_read_in_pieces(
     assert in_pieces.tensor is tensor
 
 
+def test_weights_in_constant_nodes_are_read_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They say what the same weights say as initializers, and no read asks for them whole."""
+    codes = numpy_helper.from_array(RNG.integers(-127, 128, (1, 4096)).astype(np.int8), "codes")
+    scale = numpy_helper.from_array(np.float32(0.25), "scale")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["codes", "scale"], ["w"]),
+        helper.make_node("Add", ["x", "w"], ["y"]),
+    ]
+    constants = [helper.make_node("Constant", [], [t.name], value=t) for t in (codes, scale)]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "xy"]
+    opset = [helper.make_opsetid("", 17)]
+    reports = []
+    asked = watch_short_pieces(monkeypatch)
+    for way, (before, stored) in {"c": (constants, []), "i": ([], [codes, scale])}.items():
+        graph = helper.make_graph([*before, *nodes], "g", ends[:1], ends[1:], stored)
+        onnx.save(helper.make_model(graph, opset_imports=opset), tmp_path / f"{way}.onnx")
+        asked.clear()
+        (report,) = inspect_artefact(open_artefact(tmp_path / f"{way}.onnx")).reports
+        assert max(asked) <= 300
+        assert sum(asked) >= 4096  # all of them in the file, nothing held
+        (span, *_) = report.tensor.spans
+        assert span.source.read(span.offset, span.nbytes, "codes") == codes.raw_data
+        reports.append((report.codes, report.scales, report.setter, report.traces))
+    assert reports[0] == reports[1]
+
+
 def test_long_rows_of_core_ml_are_read_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,9 +9,14 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
 
 from foldmark.errors import FoldmarkError
-from foldmark.formats.onnx_file import read_mapped, read_model
+from foldmark.formats.onnx_file import read_in_place, read_mapped, read_model
 from foldmark.formats.onnx_mapped import without_weights
-from foldmark.formats.onnx_tensor import external_entries, is_external, tensor_array
+from foldmark.formats.onnx_tensor import (
+    external_entries,
+    is_external,
+    model_tensors,
+    tensor_array,
+)
 
 
 def model(typed: bool = False) -> onnx.ModelProto:
@@ -129,3 +134,77 @@ def test_every_shortened_file_is_refused_alike(tmp_path):
 def test_bytes_that_are_no_model_come_back():
     for data in (b"", b"\xff" * 40, b"hello world, this is text", bytes(range(200))):
         assert without_weights(data, "m.onnx") == data
+
+
+def constants():
+    """Return a model with weights in Constant nodes: of the graph, of a branch, of a function."""
+    draw = np.random.default_rng(1)
+
+    def constant(name):
+        array = draw.standard_normal((130, 140)).astype(np.float32)
+        return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array, name))
+
+    def branch(name):
+        ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)]
+        return helper.make_graph([constant(name)], f"{name} branch", [], ends)
+
+    nodes = [
+        constant("w"),
+        helper.make_node("If", ["b"], ["v"], then_branch=branch("yes"), else_branch=branch("no")),
+        helper.make_node("Give", [], ["u"], domain="own"),
+        helper.make_node("Sum", ["w", "v", "u"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("b", TensorProto.BOOL, [])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [130, 140])],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    give = helper.make_function("own", "Give", [], ["g"], [constant("g")], opsets[:1])
+    return helper.make_model(graph, opset_imports=opsets, functions=[give], ir_version=9)
+
+
+def test_constants_stay_in_the_file_for_who_only_looks(tmp_path):
+    path = tmp_path / "m.onnx"
+    onnx.save(constants(), path)
+    looked, whole = read_in_place(path), read_model(path)
+    assert looked.ByteSize() < 3000
+    pairs = list(zip(model_tensors(looked), model_tensors(whole), strict=True))
+    assert sorted(one.name for one, _ in pairs) == ["g", "no", "w", "yes"]
+    for one, other in pairs:
+        assert is_external(one)
+        assert tensor_array(one).tobytes() == tensor_array(other).tobytes()
+        one.CopyFrom(other)
+    assert looked == whole
+    # runtimes refuse such tensors in a file elsewhere: who runs a model has them inside
+    assert not any(is_external(tensor) for tensor in model_tensors(read_mapped(path)))
+
+
+def test_a_tensor_said_twice_is_left_to_the_parser(tmp_path):
+    """Protobuf merges a field that stands twice: the second one's bytes count, here too few."""
+    node = constants().graph.node[0]
+    again = onnx.AttributeProto(t=TensorProto(raw_data=bytes(8)))
+    attribute = node.attribute[0].SerializeToString() + again.SerializeToString()
+    del node.attribute[:]
+    body = node.SerializeToString() + b"\x2a" + length(len(attribute)) + attribute
+    graph = b"\x0a" + length(len(body)) + body
+    empty = helper.make_model(onnx.GraphProto(), opset_imports=[helper.make_opsetid("", 17)])
+    empty.ClearField("graph")
+    path = tmp_path / "m.onnx"
+    path.write_bytes(empty.SerializeToString() + b"\x3a" + length(len(graph)) + graph)
+    said = []
+    for read in (read_model, read_in_place):
+        with pytest.raises(FoldmarkError, match="got 8 bytes") as caught:
+            read(path)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+
+
+def length(number):
+    """Return a number as protobuf writes it: seven bits a byte, the last one without its top."""
+    return (
+        number.to_bytes(1, "little")
+        if number < 128
+        else bytes([number & 127 | 128]) + length(number >> 7)
+    )

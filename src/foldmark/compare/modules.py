@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import onnx
 
-from foldmark.formats.onnx_file import read_mapped
+from foldmark.formats.onnx_file import read_in_place
 from foldmark.formats.onnx_graph import Graph, collect
 from foldmark.formats.stored import Artefact
 from foldmark.graphs.labels import Labels, module_path
@@ -32,7 +32,7 @@ def module_paths(artefact: Artefact) -> Mapping[str, str]:
     if not wanted:
         return {}
     graph = Graph(artefact.path)
-    collect(read_mapped(artefact.path).graph, graph)
+    collect(read_in_place(artefact.path).graph, graph)
     labels = Labels(graph.nodes, graph.tensors)
     found = {name: _module(name, graph, labels) for name in wanted}
     return {name: path for name, path in found.items() if path}

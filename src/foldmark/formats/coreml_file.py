@@ -340,7 +340,7 @@ def _plain(name: str, constant: _Constant, blobs: _Blobs) -> StoredTensor:
 
 def _along(codes: _Constant, one: _Constant, axis: _Constant | None) -> _Constant:
     """Give numbers along one axis the rank of the codes."""
-    at = int(axis.load().reshape(-1)[0]) if axis is not None and axis.elements else 0
+    at = int(axis.read(0, 1)[0]) if axis is not None and axis.elements else 0
     rank = len(codes.shape)
     if one.elements == 1:
         shape = (1,) * rank

@@ -12,10 +12,10 @@ from google.protobuf.message import DecodeError
 
 from foldmark.errors import FileUnreadable, FormatNotRecognised, HostileFile, TruncatedFile
 from foldmark.formats.onnx_external import IN_MEMORY, Own, resolve_external
-from foldmark.formats.onnx_mapped import LARGE, Buffer, without_weights
+from foldmark.formats.onnx_mapped import EVERYWHERE, LARGE, Buffer, without_weights
 from foldmark.formats.onnx_tensor import check_inline, is_external, model_tensors
 
-__all__ = ["ModelSource", "read_mapped", "read_model"]
+__all__ = ["ModelSource", "read_in_place", "read_mapped", "read_model"]
 
 ModelSource: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -65,8 +65,8 @@ def read_model(source: ModelSource, name: str = "model") -> onnx.ModelProto:
     return _parse(_file_bytes(path), path.parent, str(source))
 
 
-def read_mapped(source: ModelSource, least: int = LARGE) -> onnx.ModelProto:
-    """Return a model as `read_model` does, large weights left where they are in the file.
+def read_mapped(source: ModelSource) -> onnx.ModelProto:
+    """Return a model as `read_model` does, large initializers left where they are in the file.
 
     `onnx_tensor.tensor_array` maps them. The model then takes little memory and is quickly
     copied; it is only of use while the file is there. Bytes and ModelProtos are read as ever.
@@ -74,7 +74,6 @@ def read_mapped(source: ModelSource, least: int = LARGE) -> onnx.ModelProto:
 
     Args:
         source: where the model is.
-        least: bytes of a weight that is large.
 
     Raises:
         FileUnreadable, FormatNotRecognised, TruncatedFile, HostileFile: as `read_model`.
@@ -82,9 +81,29 @@ def read_mapped(source: ModelSource, least: int = LARGE) -> onnx.ModelProto:
     if isinstance(source, onnx.ModelProto | bytes):
         return read_model(source)
     path = Path(source)
-    name = secrets.token_hex(16)  # no file foresees it, so none gets at the model's own by it
-    data = without_weights(_file_bytes(path, _mapped), name, least)
-    return _parse(data, path.parent, str(path), in_memory=-1, own=Own(name, path.resolve()))
+    data, own = _file_bytes(path, _mapped), _own(path)
+    data = without_weights(data, own.location)
+    return _parse(data, path.parent, str(path), in_memory=-1, own=own)
+
+
+def read_in_place(path: Path, least: int = LARGE) -> onnx.ModelProto:
+    """Return a model to look at: as by `read_mapped`, tensors of nodes and functions left too.
+
+    Args:
+        path: where the model is.
+        least: bytes of a tensor that is left in the file.
+
+    Raises:
+        FileUnreadable, FormatNotRecognised, TruncatedFile, HostileFile: as `read_model`.
+    """
+    data, own = _file_bytes(path, _mapped), _own(path)
+    data = without_weights(data, own.location, least, EVERYWHERE)
+    return _parse(data, path.parent, str(path), in_memory=-1, own=own)
+
+
+def _own(path: Path) -> Own:
+    """Name the model's own file; no file foresees the name, so that none can use it."""
+    return Own(secrets.token_hex(16), path.resolve())
 
 
 def _mapped(path: Path) -> Buffer:

@@ -1,20 +1,36 @@
 """An ONNX file's bytes without its large weights, which are pointed at instead.
 
-    ModelProto   ...  7: graph  ...
-    graph        ...  5: initializer  5: initializer ...
-    initializer  1: dims  2: data_type  8: name  9: raw_data   <- these bytes stay in the file
+    ModelProto   ...  7: graph  ...  25: function  ...
+    graph        ...  1: node  1: node ...  5: initializer  5: initializer ...
+    node         ...  5: attribute  ...
+    attribute    ...  5: tensor, a Constant's  6: graph, a branch's or a loop's  ...
+    tensor       1: dims  2: data_type  8: name  9: raw_data   <- these bytes stay in the file
 
-In the bytes returned such an initializer says that its data lies in another file, which is this
-one, at the place where it is. What is left of a model of 90 MB is some kilobytes, and copying
-it costs nothing.
+In the bytes returned such a tensor says that its data lies in another file, which is this one,
+at the place where it is. What is left of a model of 90 MB is some kilobytes, and copying it costs
+nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["LARGE", "Buffer", "without_weights"]
+__all__ = ["EVERYWHERE", "INITIALIZERS", "LARGE", "Buffer", "without_weights"]
 
-_GRAPH, _INITIALIZER, _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 7, 5, 9, 13, 14
+_RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 9, 13, 14
+Messages = Mapping[str, Mapping[int, str]]
+"""Message -> number of a field that is a message -> which one."""
+
+INITIALIZERS: Final[Messages] = {"model": {7: "graph"}, "graph": {5: "tensor"}}
+# runtimes demand that a Constant's tensor be inside the model: these are for looking only
+EVERYWHERE: Final[Messages] = {
+    "model": {7: "graph", 25: "function"},
+    "graph": {1: "node", 5: "tensor"},
+    "function": {7: "node"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph"},
+}
+_DEEPEST = 100  # messages within messages, as protobuf has it
 LARGE: Final = 1 << 16  # bytes; smaller ones are shapes and biases, read again and again
 
 Buffer = bytes | memoryview
@@ -22,60 +38,71 @@ Field = tuple[int, int, int, int]
 """(number, start of the field, start of its payload, end)."""
 
 
-def without_weights(data: Buffer, location: str, least: int = LARGE) -> bytes:
+def without_weights(
+    data: Buffer, location: str, least: int = LARGE, inside: Messages = INITIALIZERS
+) -> bytes:
     """Return a ModelProto's bytes whose large weights name a place in the file `location`.
 
     data   the whole file
     least  bytes of a weight that is large
+    inside where weights are looked for
 
     Bytes that are no ModelProto come back as they are, for the reader to judge.
     """
     try:
-        return b"".join(_rewritten(data, location, least))
+        rewriter = _Rewriter(data, location, least, inside)
+        return rewriter.message("model", 0, len(data)) or bytes(data)
     except ValueError:
         return bytes(data)
 
 
-def _rewritten(data: Buffer, location: str, least: int) -> Iterator[Buffer]:
-    """Yield the model's fields, the graph anew."""
-    for number, start, payload, end in _fields(data, 0, len(data)):
-        if number != _GRAPH:
-            yield data[start:end]
-            continue
-        graph = b"".join(_graph(data, payload, end, (location, least)))
-        yield _tagged(_GRAPH, graph)
+@dataclass(frozen=True)
+class _Rewriter:
+    """What `without_weights` is asked for."""
 
+    data: Buffer
+    location: str
+    least: int
+    inside: Messages
 
-def _graph(data: Buffer, start: int, end: int, place: tuple[str, int]) -> Iterator[Buffer]:
-    kept = start
-    for number, first, payload, last in _fields(data, start, end):
-        if number == _INITIALIZER and last - payload >= place[1]:
-            tensor = _tensor(data, payload, last, place)
-            if tensor:
-                yield data[kept:first]
-                yield _tagged(_INITIALIZER, tensor)
-                kept = last
-    yield data[kept:end]
-
-
-def _tensor(data: Buffer, start: int, end: int, place: tuple[str, int]) -> bytes:
-    """Return a TensorProto without its raw data; nothing where it has no large ones."""
-    location, least = place
-    parts, raw = [], None
-    for number, first, payload, last in _fields(data, start, end):
-        if number in (_EXTERNAL_DATA, _DATA_LOCATION):
+    def message(self, kind: str, start: int, end: int, depth: int = 0) -> bytes:
+        """Return a message whose large tensors lie elsewhere; nothing where it holds none."""
+        if kind == "tensor":
+            return self.tensor(start, end)
+        if depth > _DEEPEST:
             return b""
-        if number == _RAW_DATA and last - payload >= least:
-            raw = payload, last - payload
-        else:
-            parts.append(bytes(data[first:last]))
-    if raw is None:
-        return b""
-    for key, value in (("location", location), ("offset", str(raw[0])), ("length", str(raw[1]))):
-        entry = _tagged(1, key.encode()) + _tagged(2, value.encode())
-        parts.append(_tagged(_EXTERNAL_DATA, entry))
-    parts.append(bytes([_DATA_LOCATION << 3, 1]))
-    return b"".join(parts)
+        parts: list[Buffer] = []
+        kept, seen = start, set()
+        for number, first, payload, last in _fields(self.data, start, end):
+            if kind == "attribute" and number in seen:
+                raise ValueError("a field stands twice: the parser merges the two")
+            seen.add(number)
+            inner = self.inside[kind].get(number)
+            if inner is not None and last - payload >= self.least:
+                changed = self.message(inner, payload, last, depth + 1)
+                if changed:
+                    parts += [self.data[kept:first], _tagged(number, changed)]
+                    kept = last
+        return b"".join([*parts, self.data[kept:end]]) if parts else b""
+
+    def tensor(self, start: int, end: int) -> bytes:
+        """Return a TensorProto without its raw data; nothing where it has no large ones."""
+        parts, raw = [], None
+        for number, first, payload, last in _fields(self.data, start, end):
+            if number in (_EXTERNAL_DATA, _DATA_LOCATION):
+                return b""
+            if number == _RAW_DATA and last - payload >= self.least:
+                raw = payload, last - payload
+            else:
+                parts.append(bytes(self.data[first:last]))
+        if raw is None:
+            return b""
+        offset, length = map(str, raw)
+        for key, value in (("location", self.location), ("offset", offset), ("length", length)):
+            entry = _tagged(1, key.encode()) + _tagged(2, value.encode())
+            parts.append(_tagged(_EXTERNAL_DATA, entry))
+        parts.append(bytes([_DATA_LOCATION << 3, 1]))
+        return b"".join(parts)
 
 
 def _fields(data: Buffer, place: int, end: int) -> Iterator[Field]:
@@ -116,9 +143,12 @@ def _varint(data: Buffer, place: int) -> tuple[int, int]:
 
 def _tagged(number: int, payload: bytes) -> bytes:
     """Return a field of bytes: tag, length, payload."""
-    size, head = len(payload), bytearray([number << 3 | 2])
-    while size >= 0x80:
-        head.append(size & 0x7F | 0x80)
-        size >>= 7
-    head.append(size)
-    return bytes(head) + payload
+    return _as_varint(number << 3 | 2) + _as_varint(len(payload)) + payload
+
+
+def _as_varint(value: int) -> bytes:
+    head = bytearray()
+    while value >= 0x80:
+        head.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*head, value])

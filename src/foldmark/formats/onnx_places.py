@@ -52,7 +52,7 @@ class Places:
 
     Args:
         path: the model's file.
-        tensors: all of the model's, those that `read_mapped` left in the file as external ones.
+        tensors: all of the model's, those that `read_in_place` left in the file as external ones.
     """
 
     def __init__(self, path: Path, tensors: Iterable[onnx.TensorProto]) -> None:

@@ -12,7 +12,7 @@ import onnx
 from foldmark.errors import HostileFile
 from foldmark.formats.bitfields import unpack_fields
 from foldmark.formats.entry import Entry
-from foldmark.formats.onnx_file import read_mapped
+from foldmark.formats.onnx_file import read_in_place
 from foldmark.formats.onnx_graph import Graph, collect
 from foldmark.formats.onnx_places import FINDABLE, FORMATS, Places
 from foldmark.formats.onnx_quantized import Packed, Weight, weights_of
@@ -30,9 +30,9 @@ def read_onnx(path: Path) -> Artefact:
     """Read a model's structure; tensors are read when asked for.
 
     Raises:
-        FileUnreadable, FormatNotRecognised, TruncatedFile, HostileFile: as `read_mapped`.
+        FileUnreadable, FormatNotRecognised, TruncatedFile, HostileFile: as `read_in_place`.
     """
-    model = read_mapped(path, FINDABLE)
+    model = read_in_place(path, FINDABLE)
     graph = Graph(path)
     collect(model.graph, graph)
     places = Places(path, graph.tensors.values())
