@@ -227,7 +227,9 @@ def test_goes_on_where_it_was_interrupted(folder, monkeypatch, capsys):
     assert kept
     kept[0].write_text("damaged")
     assert command(folder, "--force") == 0
-    assert len(calls) == first + 1
+    # It was made anew; measured anew, it may also lead to steps that were not taken before.
+    assert len(calls) > first
+    assert json.loads(kept[0].read_text())
     capsys.readouterr()
 
 
