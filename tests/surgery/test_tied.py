@@ -71,3 +71,26 @@ def test_what_is_not_quantized_stays_a_transpose():
     assert [node.op_type for node in made.model.graph.node].count("Transpose") == 1
     stored = [t for t in made.model.graph.initializer if np.prod(t.dims) == ROWS * WIDTH]
     assert sorted(t.data_type for t in stored) == [TensorProto.FLOAT, TensorProto.INT8]
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_product_takes_its_weight_from_a_constant_node(mode):
+    """Such a weight is quantized like another one, and its floats do not stay behind."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "first"),
+        helper.make_node("MatMul", ["h", "v"], ["y"], "second"),
+    ]
+    stored = {name: nets.random(64, 64, seed=at) / 8 for at, name in enumerate("wv")}
+    usual = nets.net(nodes, stored, ("n", 64), 2)
+    constants = [
+        helper.make_node("Constant", [], [tensor.name], value=tensor)
+        for tensor in usual.graph.initializer
+    ]
+    other = nets.net([*constants, *nodes], {}, ("n", 64), 2)
+    data, names = {"x": nets.random(16, 64, seed=5)}, ["first", "second"]
+    one, two = (quantize_model(model, Recipe(mode=mode), data) for model in (usual, other))
+    for each in (one, two):
+        assert [done.node for done in each.account.done if done.operator == "MatMul"] == names
+    assert two.model.ByteSize() < 1.1 * one.model.ByteSize()
+    first, second = (Session(each.model).run(data)["y"] for each in (one, two))
+    np.testing.assert_array_equal(first, second)

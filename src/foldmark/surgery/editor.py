@@ -136,6 +136,10 @@ class Editor:
                 copies = [_copied(tensor) for tensor in kept]
                 del graph.initializer[:]
                 graph.initializer.extend(copies)
+            for place in reversed(range(len(graph.node))):
+                node = graph.node[place]
+                if node.op_type == "Constant" and used.isdisjoint(node.output):
+                    del graph.node[place]
             # An initializer that is also listed as an input must stay one or vanish from both.
             stored = {tensor.name for tensor in kept}
             inputs = [

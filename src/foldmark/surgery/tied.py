@@ -28,7 +28,7 @@ def store_transposed(editor: Editor, selection: Selection) -> None:
         if node.op_type not in PRODUCTS or selection.reason_against(node):
             continue
         turn = makers.get(node.input[1]) if len(node.input) > 1 else None
-        matrix = root.find(turn.input[0]) if turn is not None else None
+        matrix = root.find(turn.input[0]) if turn is not None and turn.input else None
         if turn is None or matrix is None or not _swaps(turn, matrix[1]):
             continue
         if turn.output[0] not in made:
