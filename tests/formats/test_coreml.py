@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 from tests.formats.seeds import seed_files, write_files
 
 from foldmark.cli.main import run
-from foldmark.errors import FoldmarkError, HostileFile, NotSupported
+from foldmark.errors import FoldmarkError, HostileFile, MissingExtra, NotSupported
 from foldmark.formats.opening import open_artefact
 
 WEIGHTS = np.random.default_rng(20272).normal(0, 0.1, (64, 128)).astype(np.float32)
@@ -136,3 +138,26 @@ def test_what_is_no_ml_program(tmp_path: Path) -> None:
     (tmp_path / "m.mlmodel").write_bytes(b"\x08\x01")
     with pytest.raises(NotSupported, match="mlmodel"):
         open_artefact(tmp_path / "m.mlmodel")
+
+
+def test_reading_does_not_import_the_whole_package(tmp_path: Path) -> None:
+    """coremltools brings PyTorch with it, more memory than inspecting a file may take."""
+    path = write_files(tmp_path, seed_files("Core ML"))
+    code = (
+        "import sys; from pathlib import Path; from foldmark.formats.opening import open_artefact; "
+        "print(len(open_artefact(Path(sys.argv[1])).tensors)); "
+        "print(*{'coremltools', 'torch'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, check=True)
+    assert done.stdout.split() == [b"3"]
+
+
+def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_files(tmp_path, seed_files("Core ML"))
+    for name in [name for name in sys.modules if name.startswith("foldmark_coreml_messages")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "coremltools", None)
+    with pytest.raises(MissingExtra, match=r"foldmark\[coreml\]"):
+        open_artefact(path)
+    monkeypatch.undo()
+    assert len(open_artefact(path).tensors) == 3
