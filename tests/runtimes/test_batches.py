@@ -1,5 +1,6 @@
 """Every form of data becomes the same batches; every fault one line that helps."""
 
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -237,3 +238,24 @@ def test_random_data_for_an_input_without_axes_is_one_number():
     batches = list(open_data(RandomData(4), branching).batches(4))
     assert [batch.feeds["c"].shape for batch in batches] == [()] * 4
     assert batches[0].feeds["c"].dtype == bool
+
+
+def test_counting_holds_a_few_samples_however_many_there_are():
+    """Data of many small chunks: what was counted is let go."""
+    alive: list[weakref.ref] = []
+    most = 0
+
+    def chunks():
+        nonlocal most
+        for number in range(500):
+            x = np.full((1, 3), number, np.float32)
+            alive.append(weakref.ref(x))
+            yield {"x": x, "ids": IDS[:1], "labels": np.array([-number])}
+            del x
+            most = max(most, sum(each() is not None for each in alive))
+
+    data = open_data(chunks, PAIR)
+    assert data.samples == 500
+    assert data.largest_label == 0
+    assert most <= 2 * 64
+    assert len(alive) == 500  # one pass for both

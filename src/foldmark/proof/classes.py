@@ -116,7 +116,7 @@ class ClassCounts:
     def _misfit(self, labels: NDArray[Any], outputs: Outputs) -> DataMismatch:
         return DataMismatch(
             "the labels fit no output",
-            where=self.data.description if self.data.labels is None else self.data.labels_from,
+            where=self.data.labels_stand_in,
             got=f"labels {list(labels.shape)} beside "
             + ", ".join(f"{name} {list(array.shape)}" for name, array in outputs.items()),
             expected="one class for each sample, token or pixel that an output has scores for",

@@ -121,13 +121,12 @@ def explain(
 
 def _check_labels(data: Data) -> None:
     """Refuse labels none of which names a class."""
-    given = [batch.labels for batch in data.batches(1 << 30)]
-    known = [labels for labels in given if labels is not None]
-    if known and not any((labels >= 0).any() for labels in known):
+    most = data.largest_label
+    if most is not None and most < 0:
         raise DataMismatch(
             "every label is negative, and such are left out",
-            where=data.description if data.labels is None else data.labels_from,
-            got=f"at most {max(int(labels.max()) for labels in known)}",
+            where=data.labels_stand_in,
+            got=f"at most {most}",
             expected="classes counted from 0",
         )
 

@@ -34,6 +34,7 @@ DataLike = Any
 """What `open_data` takes; see there."""
 
 _USUAL_LABELS = "labels"  # taken where it is, not missed where it is not
+_COUNTED = 64  # samples that are joined to be counted: they need not all be in memory
 _Chunk = dict[str, NDArray[np.generic]]
 
 
@@ -82,10 +83,31 @@ class Data:
     label_kinds: str = "iu"
     labels_from: str = "the labels given"
 
-    @cached_property
+    @property
     def samples(self) -> int:
         """How many samples there are; one pass over the data."""
-        return sum(batch.samples for batch in self.batches(1 << 30))
+        return self._census[0]
+
+    @property
+    def largest_label(self) -> int | None:
+        """The largest of the whole numbers that stand as labels, None without any; likewise."""
+        return self._census[1]
+
+    @cached_property
+    def _census(self) -> tuple[int, int | None]:
+        samples, largest = 0, None
+        for batch in self.batches(_COUNTED):
+            samples += batch.samples
+            labels = batch.labels
+            if labels is not None and labels.size and labels.dtype.kind in "iu":
+                most = int(labels.max())
+                largest = most if largest is None else max(largest, most)
+        return samples, largest
+
+    @property
+    def labels_stand_in(self) -> str:
+        """Where the labels are, as messages print it: a place of their own or the samples'."""
+        return self.description if self.labels is None else self.labels_from
 
     def without_labels(self) -> "Data":
         """Return the same samples for work that needs no labels, whatever stands beside them."""
@@ -214,10 +236,9 @@ class Data:
         return cut
 
     def _labels(self, arrays: _Chunk, first: int, rows: slice) -> NDArray[Any] | None:
-        where = self.description
+        where = self.labels_stand_in
         if self.labels is not None:
             found: NDArray[np.generic] = self.labels[first + rows.start : first + rows.stop]
-            where = self.labels_from
         elif self.label_name in arrays and self.label_name not in {i.name for i in self.inputs}:
             found = arrays[self.label_name][rows]
         elif self.label_name in ("", _USUAL_LABELS):
