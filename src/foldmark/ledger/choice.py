@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from foldmark.errors import DataMismatch, ModelsDiffer, OutputNotComparable
-from foldmark.ledger.layout import Layout
+from foldmark.errors import ModelsDiffer, OutputNotComparable
+from foldmark.ledger.layout import Layout, labels_that_fit_none
 from foldmark.ledger.metrics import Metric
 
 __all__ = ["MetricChoice", "check_same_outputs", "choose_metric", "has_elements"]
@@ -150,19 +150,9 @@ def _check_labels(
     samples: int,
     labels: NDArray[np.generic],
 ) -> None:
-    layouts = {name: Layout.of(name, results[name].shape, samples) for name in names}
-    if any(layout.takes(labels) or layout.rows[2] < 2 for layout in layouts.values()):
-        return
-    fits = dict.fromkeys(layout.rows[1] for layout in layouts.values())
-    raise DataMismatch(
-        "the labels do not fit the output" + "s" * (len(layouts) > 1),
-        where="labels",
-        got=f"{labels.size / samples:g} a sample",
-        expected="1"
-        + "".join(f" or {rows}" for rows in fits if rows > 1)
-        + " (one class per row of the output)" * any(rows > 1 for rows in fits),
-        todo="one-hot labels become classes with .argmax(-1)",
-    )
+    layouts = [Layout.of(name, results[name].shape, samples) for name in names]
+    if not any(layout.takes(labels) or layout.rows[2] < 2 for layout in layouts):
+        raise labels_that_fit_none(labels, layouts)
 
 
 def _is_named(name: str, parts: Sequence[str]) -> bool:

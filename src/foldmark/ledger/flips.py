@@ -117,8 +117,8 @@ class FlipFinder:
         if batch.labels is None:
             return
         layout = Layout.of(self.output, exact[self.output].shape, batch.samples)
-        samples, rows, classes = layout.rows
-        if classes < 2 or batch.labels.size not in (samples, samples * rows):
+        samples, rows, _ = layout.rows
+        if not layout.takes(batch.labels):
             return
         labels = np.broadcast_to(batch.labels.reshape(samples, -1), (samples, rows))
         before, after = layout.apply(exact[self.output]), layout.apply(quantized[self.output])

@@ -1,5 +1,6 @@
 """An output's axes, brought to one form: samples, rows, classes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Self
@@ -7,10 +8,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from foldmark.errors import OutputNotComparable
+from foldmark.errors import DataMismatch, OutputNotComparable
 from foldmark.graphs.emitter import Emitter
 
-__all__ = ["Layout"]
+__all__ = ["Layout", "labels_that_fit_none"]
 
 
 @dataclass(frozen=True)
@@ -74,3 +75,17 @@ class Layout:
         """Append what `apply` does, without the change of precision."""
         whole = emitter.reshape(output, self.whole)
         return emitter.reshape(emitter.transpose(whole, self.order), self.rows)
+
+
+def labels_that_fit_none(labels: NDArray[np.generic], layouts: Sequence[Layout]) -> DataMismatch:
+    """Return the error of labels that none of these outputs takes."""
+    samples = layouts[0].rows[0]
+    several = [f"{rows}" for rows in dict.fromkeys(each.rows[1] for each in layouts) if rows > 1]
+    return DataMismatch(
+        "the labels do not fit the output" + "s" * (len(layouts) > 1),
+        where="labels",
+        got=f"{labels.size / samples:g} a sample",
+        expected=" or ".join(["1", *several])
+        + " (one class per row of the output)" * bool(several),
+        todo="one-hot labels become classes with .argmax(-1)",
+    )

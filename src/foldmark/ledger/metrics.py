@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from foldmark.errors import DataMismatch, OutputNotComparable
 from foldmark.graphs.emitter import Emitter
-from foldmark.ledger.layout import Layout
+from foldmark.ledger.layout import Layout, labels_that_fit_none
 
 __all__ = ["Measured", "Metric", "Target", "emit_metric", "measure", "metric_target"]
 
@@ -243,14 +243,8 @@ def _margin_aim(
 
 def _spread(labels: NDArray[np.integer], layout: Layout) -> NDArray[np.integer]:
     samples, rows, classes = layout.rows
-    if labels.size not in (samples, samples * rows):
-        raise DataMismatch(
-            "the labels do not fit the output",
-            where="labels",
-            got=f"{labels.size / samples:g} a sample",
-            expected=f"1 or {rows} (one class per row of the output)" if rows > 1 else "1",
-            todo="one-hot labels become classes with .argmax(-1)",
-        )
+    if not layout.takes(labels):
+        raise labels_that_fit_none(labels, [layout])
     spread = np.broadcast_to(labels.reshape(samples, -1), (samples, rows))
     if spread.max() >= classes:
         raise DataMismatch(
