@@ -379,16 +379,7 @@ def _scaled(
     roles = {Part.CODES: codes, Part.SCALES: scale, Part.ZERO_POINTS: zeros}
     spans = tuple(c.span for c in found if c is not None and c.span is not None)
     blocks = ScaledBlocks(codes, scale, zeros, shape, block)
-    return StoredTensor(
-        one.name,
-        shape,
-        layout,
-        spans,
-        blobs.parts(roles),
-        blocks.read,
-        walk_step=blocks.step,
-        run=blocks.run(),
-    )
+    return blocks.tensor(one.name, layout, spans, blobs.parts(roles))
 
 
 def _from_table(

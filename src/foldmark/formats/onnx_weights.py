@@ -83,16 +83,7 @@ def _stored(weight: Weight, places: Places) -> StoredTensor:
         shape,
         block,
     )
-    return StoredTensor(
-        weight.name,
-        shape,
-        layout,
-        _spans(weight, places),
-        _parts(weight, places),
-        blocks.read,
-        walk_step=blocks.step,
-        run=blocks.run(),
-    )
+    return blocks.tensor(weight.name, layout, _spans(weight, places), _parts(weight, places))
 
 
 class _Rows:
@@ -174,15 +165,7 @@ def _stored_bits(weight: Weight, packed: Packed, places: Places) -> StoredTensor
         f"at {1 << (bits - 1)}" if zeros is None else "stored",
         weight.form,
     )
-    return StoredTensor(
-        weight.name,
-        shape,
-        layout,
-        _spans(weight, places),
-        _parts(weight, places),
-        scaled.read,
-        run=scaled.run(),
-    )
+    return scaled.tensor(weight.name, layout, _spans(weight, places), _parts(weight, places))
 
 
 class _Trimmed:

@@ -231,16 +231,7 @@ def _stored(
     spans = tuple(c.span for c in (codes, scale, zeros) if c is not None)
     roles = {Part.CODES: codes, Part.SCALES: scale, Part.ZERO_POINTS: zeros}
     blocks = ScaledBlocks(codes, scale, zeros, shape, block)
-    return StoredTensor(
-        codes.name,
-        shape,
-        layout,
-        spans,
-        _parts_once(counted, roles),
-        blocks.read,
-        walk_step=blocks.step,
-        run=blocks.run(),
-    )
+    return blocks.tensor(codes.name, layout, spans, _parts_once(counted, roles))
 
 
 def _block(codes: Entry, scale: Entry) -> tuple[int, ...]:

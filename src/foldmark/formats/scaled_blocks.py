@@ -1,15 +1,15 @@
 """Codes with one scale, and perhaps one zero point, for each of a grid of blocks."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
-from foldmark.formats.stored import Run
-from foldmark.formats.values import Array, PackedCodes, Values
+from foldmark.formats.stored import Part, Run, Span, StoredTensor
+from foldmark.formats.values import Array, Layout, PackedCodes, Values
 
 __all__ = ["Derived", "Held", "Numbers", "ScaledBlocks"]
 
@@ -115,6 +115,21 @@ class ScaledBlocks:
     def step(self) -> int:
         """What pieces along the first axis begin at multiples of."""
         return self.block[0] if self.shape and self.counts[0] > 1 else 1
+
+    def tensor(
+        self, name: str, layout: Layout, spans: tuple[Span, ...], parts: Mapping[Part, int]
+    ) -> StoredTensor:
+        """Return the tensor of a file that consists of these."""
+        return StoredTensor(
+            name,
+            self.shape,
+            layout,
+            spans,
+            parts,
+            self.read,
+            walk_step=self.step,
+            run=self.run(),
+        )
 
     def read(self, first: int, last: int) -> Values:
         """Read indices first..last of the first axis: whole blocks, or a part of one."""

@@ -150,16 +150,7 @@ def _stored(source: FileBytes, table: Table, data: Vector, shared: bool) -> Stor
         "stored" if scales.zero_point.any() else "none",
         "TFLite",
     )
-    return StoredTensor(
-        name,
-        shape,
-        layout,
-        (codes.span,),
-        {} if shared else parts,
-        blocks.read,
-        walk_step=blocks.step,
-        run=blocks.run(),
-    )
+    return blocks.tensor(name, layout, (codes.span,), {} if shared else parts)
 
 
 def _block(scales: _Scales, shape: tuple[int, ...], where: str) -> tuple[int, ...]:

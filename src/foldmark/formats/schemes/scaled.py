@@ -93,13 +93,9 @@ def scaled_tensor(
         "none" if zero_point is None else "stored",
         names.packing,
     )
-    return StoredTensor(
+    return blocks.tensor(
         name,
-        codes.shape,
         layout,
         spans(codes, scale, zero_point),
         parts(codes=codes, scales=scale, zero_points=zero_point),
-        blocks.read,
-        walk_step=blocks.step,
-        run=blocks.run(),
     )
