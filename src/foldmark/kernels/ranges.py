@@ -6,8 +6,6 @@ NaN beyond the infinities. Integer minima and maxima need no order of evaluation
 vectorises them, and one comparison at the end tells whether a block was finite.
 """
 
-from collections.abc import Sequence
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -15,38 +13,9 @@ from numpy.typing import NDArray
 
 from foldmark.kernels.blocks import Layout, Piece
 from foldmark.kernels.compiled import compiled
-from foldmark.kernels.floats import Floats, dtype_of, format_of, reader, working_dtype
-from foldmark.kernels.threads import each
+from foldmark.kernels.floats import Floats
 
-__all__ = ["block_ends", "ends_of", "piece_ends", "piece_magnitudes", "unset_ends"]
-
-
-def block_ends(values: NDArray[Any], block: Sequence[int]) -> tuple[Floats, Floats]:
-    """Return the lowest and the highest number of every block.
-
-    values  any shape     float32, float16, bfloat16 or float64
-    block   extent of a block along every axis
-    ->      the grid's shape, twice, in the dtype of the values
-
-    NaN is passed over; a block of nothing but NaN has the ends 0 and 0. Blocks are never empty:
-    an array without elements has an empty grid.
-    """
-    layout = Layout.of(values, block)
-    read = reader(values, layout)
-    low, high = unset_ends(layout.table, working_dtype(format_of(values.dtype)))
-    lock = Lock()
-
-    def look(piece: Piece) -> None:
-        lowest, highest, _ = piece_ends(read(piece), layout, piece)
-        place = (piece.grid_rows, piece.grid_columns)
-        with lock:
-            np.minimum(low[place], lowest, out=low[place])
-            np.maximum(high[place], highest, out=high[place])
-
-    each(look, layout.pieces())
-    dtype = dtype_of(format_of(values.dtype))
-    lows, highs = ends_of(low, high)
-    return layout.from_table(lows).astype(dtype), layout.from_table(highs).astype(dtype)
+__all__ = ["ends_of", "piece_ends", "piece_magnitudes", "unset_ends"]
 
 
 def piece_ends(

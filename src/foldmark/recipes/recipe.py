@@ -70,7 +70,6 @@ _EXCLUSIVE = (
         "don't go together: the columns in float shift no mean",
     ),
 )
-_JUDGED = (Rounding.GPTQ, Rounding.ADAROUND)
 _DEFAULT_OPERATORS = (
     *("MatMul", "Gemm", "Conv", "ConvTranspose", "Gather"),
     *("Attention", "LSTM", "GRU", "EmbedLayerNormalization"),
@@ -204,10 +203,3 @@ class Recipe:
                 raise InvalidRecipe(
                     "not a regular expression", where=f"pattern {pattern!r}", got=str(error)
                 ) from None
-
-    @property
-    def needs_data(self) -> bool:
-        """Whether samples are needed to follow it."""
-        judged = any(each.rounding in _JUDGED for each in self.overrides)
-        others = set(self.methods) - {MethodName.MSE_CLIPPING}
-        return self.mode is Mode.STATIC or judged or bool(others)

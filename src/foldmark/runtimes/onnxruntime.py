@@ -78,7 +78,6 @@ class Session:
         optimization: how far the graph may be rewritten.
         threads: threads of one operator; all that the process may use when None.
         weights: whether each session packs a copy of them.
-        profile: prefix of a file for ONNX Runtime's own profiler, "" for none.
         title: what messages call the model.
 
     Raises:
@@ -95,7 +94,6 @@ class Session:
         optimization: Optimization = Optimization.ALL,
         threads: int | None = None,
         weights: Weights = Weights.PACKED,
-        profile: str = "",
         title: str = "the model",
     ) -> None:
         self._title = title
@@ -114,9 +112,6 @@ class Session:
         options.add_session_config_entry("session.force_spinning_stop", "1")
         if _weighs_little(model):
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        if profile:
-            options.enable_profiling = True
-            options.profile_file_prefix = profile
         # ONNX Runtime reads weights kept apart where they lie, as long as the session lives.
         source, self._weights = session_source(model, taps, options)
         with _said_plainly(title):
@@ -157,10 +152,6 @@ class Session:
             binding.bind_ortvalue_output(name, target)
         with _said_plainly(self._title):
             self._session.run_with_iobinding(binding)
-
-    def end_profile(self) -> Path:
-        """Stop ONNX Runtime's profiler and return the file it wrote."""
-        return Path(self._session.end_profiling())
 
     def _check(self, feeds: Mapping[str, Array]) -> None:
         expected = {argument.name: argument for argument in self.inputs}

@@ -66,11 +66,6 @@ class Scope:
         self.stored[name] = tensor
         return name
 
-    @property
-    def is_outermost(self) -> bool:
-        """True for the model's own graph."""
-        return self.parent is None
-
 
 class Editor:
     """A copy of a model, taken apart for editing.
