@@ -141,8 +141,9 @@ class Fold:
         work = work_dtype(self.rule.affine, dtype, _largest_offset(self.rule))
         self.job = CodesJob(values, self.rule.affine, layout, dtype, work)
         self.find = piece_magnitudes if _asks_for_magnitudes(self.rule) else piece_ends
-        # Until a piece is measured that says otherwise; a wider precision may still overflow.
-        self.job.all_finite = working_dtype(data) == work
+        # Until a piece is measured that says otherwise; on the way to another precision, narrower
+        # or wider, a finite number may still overflow.
+        self.job.all_finite = working_dtype(data) == work == dtype_of(self.job.precision)
         self.low, self.high = unset_ends(layout.table, working_dtype(data))
         self.scale = np.empty(layout.table, dtype_of(definite(self.rule.scale.stored, FLOAT32)))
         self.zero_point = np.empty(layout.table, zero_dtype(self.rule))
