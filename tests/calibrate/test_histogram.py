@@ -4,8 +4,9 @@ from math import floor, ldexp
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from foldmark.calibrate import histogram
 from foldmark.calibrate.histogram import MOST_BINS, Histogram
@@ -30,7 +31,7 @@ def same(a, b):
     )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(st.lists(finite, max_size=6), min_size=1, max_size=6), st.randoms())
 def test_neither_order_nor_batches_matter(batches, random):
     values = [value for batch in batches for value in batch]
@@ -43,7 +44,7 @@ def test_neither_order_nor_batches_matter(batches, random):
     assert same(halves, once)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(finite, min_size=1, max_size=30))
 def test_every_value_is_in_its_bin(values):
     """The twin: each bin counted with plain numbers."""
@@ -67,7 +68,7 @@ def test_a_tiny_first_batch_costs_nothing(first):
     assert len(built([small, large]).counts) <= MOST_BINS
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(finite, min_size=1, max_size=300))
 def test_numpy_counts_as_the_compiled_loop_does(values):
     array = np.array(values, np.float32)

@@ -4,9 +4,10 @@ import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from tests.properties import examples
 
 from foldmark.graphs.reading.arithmetic import dequantized, quantized
 from foldmark.graphs.sites import Encoding
@@ -53,7 +54,7 @@ def bits(count: int) -> st.SearchStrategy[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", TYPES)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_codes_of_any_float(name: str, data: st.DataObject) -> None:
     kind, dtype = TYPES[name]
@@ -78,7 +79,7 @@ def test_half_steps_with_an_odd_zero_point_go_to_the_even_quotient(name: str) ->
     np.testing.assert_array_equal(codes, np.maximum([3, 5, 5, 3, 1, 1], low))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_decoding_is_what_the_runtime_does(data: st.DataObject) -> None:
     codes = np.array(data.draw(st.lists(st.integers(0, 255), min_size=8, max_size=8)), np.uint8)

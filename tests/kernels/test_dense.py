@@ -10,9 +10,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.parity import strategies as draws
+from tests.properties import examples
 
 from foldmark.errors import NonFiniteValue
 from foldmark.exact import affine as exact_affine
@@ -70,7 +71,7 @@ def test_segments_around_the_lanes(rule: Rule, segment: int, extra: int) -> None
     assert folded(values, segment, rule) == oracle(values, segment, rule)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 @given(st.data())
 def test_any_bits_by_any_plain_rule(data: st.DataObject) -> None:
     rule = RULES[data.draw(st.sampled_from(sorted(RULES)))]

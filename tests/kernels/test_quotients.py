@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from foldmark.kernels import lanes
 from foldmark.kernels.quotients import codes_of_one_block
@@ -30,7 +31,7 @@ def numbers_near_ties(step: np.float32, draw: np.random.Generator) -> np.ndarray
     return both[np.isfinite(both)]
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 @given(
     st.integers(1, 0x7F7FFFFF),
     st.integers(-(1 << 16), 1 << 16) | st.integers(-130, 260),

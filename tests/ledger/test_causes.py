@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from foldmark.graphs.sites import Encoding
 from foldmark.ledger.causes import Cause, split_error
@@ -114,7 +115,7 @@ def test_blocks_have_their_own_steps():
     assert set(parts) <= {Cause.ROUNDING, Cause.CLIPPING}
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(
     st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=40),
     st.floats(0.0078125, 2, width=32),

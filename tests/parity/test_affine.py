@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.parity import strategies as draws
+from tests.properties import examples
 
 from foldmark.errors import FoldmarkError
 from foldmark.exact import affine as exact
@@ -33,9 +34,6 @@ from foldmark.kernels import affine as fast
 from foldmark.kernels import group as fast_group
 from foldmark.kernels.floats import dtype_of
 
-EXAMPLES = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
-)
 # Beyond this a float64 does not hold every whole number, and an unclipped code loses its end.
 LARGEST = 2**53
 
@@ -55,7 +53,7 @@ def as_bits(numbers: Any, dtype: Any = np.float64) -> list[int]:
 
 
 @given(st.data())
-@EXAMPLES
+@examples(200)
 def test_codes_and_numbers_are_the_oracles(data: st.DataObject) -> None:
     number_format = data.draw(st.sampled_from(draws.DATA))
     rule = data.draw(draws.affine_rules())
@@ -89,7 +87,7 @@ def test_codes_and_numbers_are_the_oracles(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@EXAMPLES
+@examples(200)
 def test_whole_rules_are_the_oracles(data: st.DataObject) -> None:
     number_format = data.draw(st.sampled_from(draws.DATA))
     rule = data.draw(draws.rules())

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.parity import strategies as draws
+from tests.properties import examples
 
 from foldmark import rules
 from foldmark.exact.catalog import FLOAT32
@@ -73,7 +74,7 @@ def test_blocks_that_leave_a_rest_go_the_general_way() -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None, derandomize=True)
+@examples(150)
 def test_any_bits_by_any_rule(data: st.DataObject) -> None:
     rule = data.draw(st.sampled_from(PLAIN))
     length = data.draw(st.sampled_from([2, 7, 16]))

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from foldmark.errors import DataMismatch, NotSupported
 from foldmark.exact import dot as exact
@@ -30,7 +31,7 @@ def codes(seed: int, shape: tuple[int, ...], dtype: type) -> np.ndarray:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(60)
 def test_small_products(data: st.DataObject) -> None:
     rows, length, columns = (data.draw(st.integers(1, 6)) for _ in range(3))
     seed = data.draw(st.integers(0, 2**32))

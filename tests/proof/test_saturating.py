@@ -3,11 +3,12 @@
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from tests.models.digits import held_out, images, residual_network
 from tests.proof import small
+from tests.properties import examples
 
 from foldmark.exact.dot import saturating_pairs_dot
 from foldmark.proof.quality import measure_quality
@@ -26,7 +27,7 @@ from foldmark.runtimes.onnxruntime import Optimization, Session
 from foldmark.runtimes.profile import execute
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_the_error_of_a_sum_is_that_of_the_oracle(data):
     inner = data.draw(st.integers(1, 9))

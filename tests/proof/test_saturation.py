@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from tests.proof import small
+from tests.properties import examples
 
 from foldmark.proof.saturation import count_saturated_pairs, saturations
 from foldmark.runtimes.batches import open_data
@@ -28,7 +29,7 @@ def by_hand(activations, weights):
     return count, worst
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_equal_to_plain_integers(data):
     inner = data.draw(st.integers(2, 9))
