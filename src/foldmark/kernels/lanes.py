@@ -26,6 +26,8 @@ from foldmark.kernels.vectors import (
     WORD,
     WORDS,
     Stream,
+    ask_ahead,
+    differ,
     each_block,
     is_packed,
     load,
@@ -130,7 +132,7 @@ def fold_blocks_by_quotients(
 
         def step_of(divisor: Any, zero: Any, factor: Any, ask: Any) -> Callable[..., None]:
             divides = builder.icmp_signed("==", ask, WORD(DIVIDE))
-            asked = builder.sext(builder.icmp_signed("!=", ask, WORD(0)), WORD)
+            asked = builder.icmp_signed("!=", ask, WORD(0))
             divisor, zero, factor = (splat(builder, n) for n in (divisor, zero, factor))
             whole = builder.fadd(zero, middle)
             below, above = (
@@ -138,16 +140,15 @@ def fold_blocks_by_quotients(
             )
 
             def step(source: Any, target: Any, past: Any) -> None:
+                ask_ahead(builder, source)
                 x = load(builder, source, NUMBERS)
                 found, other = (whole_bits(builder, x, factor, whole) for factor in (below, above))
-                apart = builder.bitcast(builder.icmp_signed("!=", found, other), WORD)
+                apart = differ(builder, found, other)
                 builder.store(found, held)
-                more = builder.icmp_signed("!=", builder.or_(apart, asked), WORD(0))
-                with builder.if_then(more, likely=False):
+                with builder.if_then(builder.or_(apart, asked), likely=False):
                     within = of_both(builder, "llvm.smax", found, ends[0])
                     builder.store(of_both(builder, "llvm.smin", within, ends[1]), held)
-                    parts = builder.icmp_signed("!=", apart, WORD(0))
-                    with builder.if_then(builder.or_(divides, parts), likely=False):
+                    with builder.if_then(builder.or_(divides, apart), likely=False):
                         exact = rounded_code(builder, builder.fdiv(x, divisor), zero, low, high)
                         builder.store(builder.add(exact, bits), held)
                 write(builder, builder.load(held), order, kind, target, past)
@@ -186,6 +187,7 @@ def fold_blocks_by_products(
             zero, factor = splat(builder, zero), splat(builder, factor)
 
             def step(source: Any, target: Any, past: Any) -> None:
+                ask_ahead(builder, source)
                 product = builder.fmul(load(builder, source, NUMBERS), factor)
                 words = rounded_code(builder, product, zero, low, high)
                 write(builder, words, order, kind, target, past)

@@ -48,14 +48,15 @@ from foldmark.kernels.lanes import (
 from foldmark.kernels.loops import Codes
 from foldmark.kernels.quotients import LARGEST, SMALLEST
 from foldmark.kernels.scratch import scratch
+from foldmark.kernels.vectors import AHEAD
 
 __all__ = ["Plain", "plain"]
 
 Singles = NDArray[np.float32]
 Numbers = tuple[np.float32, ...]
-_BATCH = 1 << 15
-"""Elements whose ranges are found before their codes: 128 kB of float32, which stay in any second
-cache and are a stretch long enough for the processor to foresee what is read next."""
+_BATCH = AHEAD // 4
+"""Elements whose ranges are found before their codes: 64 kB of float32, which stay in any second
+cache. While their codes are computed, memory is asked for the next so many."""
 
 
 @dataclass(frozen=True, slots=True)

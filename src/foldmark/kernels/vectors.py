@@ -16,6 +16,7 @@ from llvmlite import ir
 from numba.core import cgutils
 
 __all__ = [
+    "AHEAD",
     "BIT",
     "LANES",
     "NUMBERS",
@@ -23,6 +24,8 @@ __all__ = [
     "WORD",
     "WORDS",
     "Stream",
+    "ask_ahead",
+    "differ",
     "each_block",
     "is_packed",
     "load",
@@ -39,6 +42,12 @@ __all__ = [
 
 LANES: Final = 32
 """Numbers in one step of a loop."""
+
+AHEAD: Final = 1 << 16
+"""Bytes by which a loop asks memory ahead: what it asks for must stay in the second cache."""
+
+_LINE: Final = 64
+"""Bytes that memory is asked for at once."""
 
 BIT: Final = ir.IntType(1)
 BYTE: Final = ir.IntType(8)
@@ -235,6 +244,35 @@ def alignment(kind: Any) -> int:
     """Return the bytes of one element: no more is known of an array's place."""
     element = getattr(kind, "element", kind)
     return 4 if element == SINGLE else element.width // 8
+
+
+def ask_ahead(builder: Any, place: Any) -> None:
+    """Ask for the numbers of the step that begins AHEAD bytes after a place, if there are any.
+
+    Asking for memory that is not there does nothing.
+    """
+    form = ir.FunctionType(ir.VoidType(), [place.type, WORD, WORD, WORD])
+    ask = cgutils.get_or_insert_function(builder.module, form, "llvm.prefetch.p0i8")
+    to_read, to_second_cache, of_data = WORD(0), WORD(2), WORD(1)
+    for line in range(0, 4 * LANES, _LINE):
+        there = builder.gep(place, [ir.IntType(64)(AHEAD + line)])
+        builder.call(ask, [there, to_read, to_second_cache, of_data])
+
+
+def differ(builder: Any, one: Any, other: Any) -> Any:
+    """Say whether two vectors of words part anywhere."""
+    parts = builder.xor(one, other)
+    count = LANES
+    while count > 8:  # down to what the narrowest wide processors compare with 0 at once
+        count //= 2
+        kind = ir.VectorType(WORD, count)
+        low, high = (
+            builder.shuffle_vector(parts, parts, kind(list(range(begin, begin + count))))
+            for begin in (0, count)
+        )
+        parts = builder.or_(low, high)
+    bits = ir.IntType(WORD.width * count)
+    return builder.icmp_unsigned("!=", builder.bitcast(parts, bits), bits(0))
 
 
 def of_both(builder: Any, name: str, left: Any, right: Any) -> Any:
