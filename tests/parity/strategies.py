@@ -133,10 +133,24 @@ def tiny_ranges(draw: st.DrawFn) -> TinyRange:
     )
 
 
+ANY_AFFINE = affine_rules()
+
+
+def affine_rules_of_numpy() -> st.SearchStrategy[AffineRule]:
+    """Draw maps that may be computed by numpy alone, and some that only look like it."""
+    return st.builds(
+        AffineRule,
+        codes=st.sampled_from(CODES),
+        zero_divisor=st.sampled_from(ZeroDivisor),
+        nan=st.sampled_from(NotANumber),
+        infinity=st.sampled_from(Infinity),
+    )
+
+
 @st.composite
-def rules(draw: st.DrawFn) -> Rule:
+def rules(draw: st.DrawFn, affines: st.SearchStrategy[AffineRule] = ANY_AFFINE) -> Rule:
     """Draw any whole rule that does not contradict itself."""
-    affine = draw(affine_rules())
+    affine = draw(affines)
     forms = [form for form in ZeroForm if (form in REAL_FORMS) == affine.zero_is_real]
     scale = ScaleRule(
         extent=draw(st.sampled_from(Extent)),

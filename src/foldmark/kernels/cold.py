@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from foldmark.exact.catalog import FLOAT32
 from foldmark.exact.rounding import Rounding
-from foldmark.exact.rule import AffineRule, Clip, ExtremeTie, Rule, Scaling, ZeroOrder
+from foldmark.exact.rule import AffineRule, Clip, ExtremeTie, Infinity, Rule, Scaling, ZeroOrder
 from foldmark.kernels.affine import Grid
 from foldmark.kernels.blocks import PIECE, Layout
 from foldmark.kernels.codes import codes_dtype
@@ -101,6 +101,7 @@ def _is_plain(rule: AffineRule) -> bool:
         and rule.rounding == Rounding.HALF_EVEN
         and rule.precision == FLOAT32
         and rule.clip == Clip.SATURATE
+        and rule.infinity != Infinity.CAST_TO_INT32
         and not rule.zero_is_real
         and rule.codes.bits <= 16
     )
@@ -112,7 +113,8 @@ def _fold_rows(
     """Write the codes of `many` indices of the first axis, through one buffer in the cache."""
     part = slice(first, first + many)
     own = part if len(grid.step) > 1 else slice(None)
-    steps = values[part] / grid.step[own].astype(np.float32)
+    with np.errstate(over="ignore"):  # a quotient beyond float32 has the outermost code
+        steps = values[part] / grid.step[own].astype(np.float32)
     np.rint(steps, out=steps)
     steps += grid.offset[own].astype(np.float32)
     np.clip(steps, rule.codes.minimum, rule.codes.maximum, out=steps)
