@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foldmark.kernels.cold import BUDGET
-from foldmark.kernels.compiled import compiled
+from foldmark.kernels.compiled import compiled, read_only
 
 __all__ = ["MOST_BINS", "Histogram"]
 
@@ -71,7 +71,8 @@ class Histogram:
         if BUDGET.take(flat.size):
             self._count_plainly(flat)
         else:
-            self.zeros += _count(flat, np.float64(1 / self.width), self.first, self.counts)
+            inverse = np.float64(1 / self.width)
+            self.zeros += _count(read_only(flat), inverse, self.first, self.counts)
 
     def _count_plainly(self, flat: NDArray[np.float32]) -> None:
         """Count by numpy: sooner done than a compiled loop is loaded."""

@@ -24,6 +24,7 @@ from foldmark.exact.rule import (
 from foldmark.kernels import loops
 from foldmark.kernels.arithmetic import fused_multiply_add
 from foldmark.kernels.blocks import PIECE, RUN, Layout, Piece
+from foldmark.kernels.compiled import read_only
 from foldmark.kernels.floats import Floats, all_finite, reader
 from foldmark.kernels.loops import Codes
 from foldmark.kernels.precision import Numbers, rounded
@@ -108,7 +109,7 @@ class CodesJob:
         out = self.rows[piece.first : piece.last, piece.start : piece.stop]
         parameters = self._parameters(piece)
         numbers = self.read(piece)
-        source = self._in_precision(numbers)
+        source = read_only(self._in_precision(numbers))
         clean = self._clean and self._clips() and (self.all_finite or all_finite(source))
         if clean and self._has_a_loop():
             self._run_loop(source, *parameters, out)

@@ -13,14 +13,17 @@ product and sum that may be, in `lanes`, is part of a proof in `quotients` that 
 from collections.abc import Callable
 from typing import Any, Final, ParamSpec, TypeVar
 
+import numpy as np
 from numba import njit
 from numba.core.typing import signature
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
-__all__ = ["compiled", "fused", "inlined", "is_started"]
+__all__ = ["compiled", "fused", "inlined", "is_started", "read_only"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Number = TypeVar("Number", bound=np.generic)
 
 _OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy"}
 _LOOPS: Final[list[Any]] = []
@@ -39,6 +42,17 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     _LOOPS.append(kept)
     loop: Callable[P, R] = kept
     return loop
+
+
+def read_only(array: NDArray[Number]) -> NDArray[Number]:
+    """Return a view that nobody writes to, as loops are given what they only read.
+
+    Arrays that may be written to have a type of their own, for which a loop would be compiled once
+    more: weights mapped from a file and weights made in memory would each make someone wait.
+    """
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def is_started() -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from foldmark.exact.catalog import FLOAT64
 from foldmark.exact.rule import Rule
 from foldmark.kernels.blocks import RUN, Layout
-from foldmark.kernels.compiled import compiled
+from foldmark.kernels.compiled import compiled, read_only
 from foldmark.kernels.floats import Floats, format_of, widened
 from foldmark.kernels.lanes import Order, ends_of_blocks
 from foldmark.kernels.loops import Codes
@@ -141,7 +141,7 @@ class _Parts:
 
         def look(index: int) -> None:
             own = slice(index, index + 1)
-            bits = widened(self.values[self.parts[index][1]]).view(np.int32)
+            bits = read_only(widened(self.values[self.parts[index][1]])).view(np.int32)
             _ends_of_all(bits, highest[own].view(np.int32), lowest[own].view(np.uint32))
 
         each(look, range(len(self.parts)))

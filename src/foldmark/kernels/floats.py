@@ -24,7 +24,7 @@ from foldmark.exact.catalog import (
 )
 from foldmark.exact.number import FloatFormat
 from foldmark.kernels.blocks import PIECE, Layout, Piece
-from foldmark.kernels.compiled import compiled
+from foldmark.kernels.compiled import compiled, read_only
 from foldmark.kernels.scratch import scratch
 from foldmark.kernels.threads import each
 
@@ -121,7 +121,7 @@ def widened(values: NDArray[Any]) -> NDArray[np.float32]:
         return values
     out = scratch("widened", values.shape, np.float32)
     if values.dtype == np.float16:
-        _widen_float16(values.view(np.uint16), out.view(np.uint32), out)
+        _widen_float16(read_only(values).view(np.uint16), out.view(np.uint32), out)
     else:
         np.copyto(out, values, casting="unsafe")
     return out
@@ -247,7 +247,7 @@ def all_finite(values: Floats) -> bool:
     Seen as an integer without its sign, every infinity and NaN is at least the pattern of
     infinity, so one maximum over the bits decides.
     """
-    flat = values.reshape(-1)
+    flat = read_only(values).reshape(-1)
     if values.dtype == np.float32:
         return bool(_largest_magnitude_bits_32(flat.view(np.int32)) < 0x7F800000)
     return bool(_largest_magnitude_bits_64(flat.view(np.int64)) < 0x7FF0000000000000)

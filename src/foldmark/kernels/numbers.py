@@ -12,6 +12,7 @@ from foldmark.exact.rule import AffineRule, definite
 from foldmark.kernels.arithmetic import add, divide, subtract
 from foldmark.kernels.blocks import Layout, Piece
 from foldmark.kernels.codes import expanded
+from foldmark.kernels.compiled import read_only
 from foldmark.kernels.floats import Floats, dtype_of, narrow_to_float16
 from foldmark.kernels.loops import Codes, unfold
 from foldmark.kernels.precision import product, rounded
@@ -68,7 +69,7 @@ def numbers_from(
         rows = slice(piece.first, piece.last), slice(piece.start, piece.stop)
         place = (piece.grid_rows, piece.grid_columns)
         where = layout.row_of[piece.first : piece.last] - piece.grid_rows.start
-        found = read(piece)
+        found = read_only(read(piece))
         if narrow:
             there = data == FLOAT32
             numbers = target[rows] if there else scratch("numbers", found.shape, np.float32)

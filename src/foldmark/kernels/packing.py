@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from foldmark.errors import DataMismatch
 from foldmark.exact.packing import HIGH_NIBBLE_FIRST, LOW_NIBBLE_FIRST, BitLayout, stream
 from foldmark.kernels.blocks import PIECE
-from foldmark.kernels.compiled import compiled
+from foldmark.kernels.compiled import compiled, read_only
 from foldmark.kernels.threads import each
 
 __all__ = ["fields_of", "gptq_v1_zero_fields", "pack", "unpack", "words_from_bytes"]
@@ -123,7 +123,7 @@ def fields_fit(codes: Codes, bits: int, offset: int) -> None:
 
 def pack_into(codes: Codes, layout: BitLayout, offset: int, packed: Bytes) -> None:
     """Pack whole periods, and a last shorter one, in the calling thread."""
-    known = _packers().get(layout)
+    known, codes = _packers().get(layout), read_only(codes)
     whole = codes.size // layout.codes * layout.codes
     if known is None:
         packed[:] = 0
@@ -138,7 +138,7 @@ def pack_into(codes: Codes, layout: BitLayout, offset: int, packed: Bytes) -> No
 
 def unpack_into(packed: Bytes, layout: BitLayout, offset: int, signed: bool, codes: Codes) -> None:
     """Unpack as many codes as `codes` has room for, in the calling thread."""
-    known = _unpackers().get(layout)
+    known, packed = _unpackers().get(layout), read_only(packed)
     sign = codes.dtype.type((1 << (layout.bits - 1)) if signed else 0)
     whole = codes.size // layout.codes * layout.codes
     if known is None:

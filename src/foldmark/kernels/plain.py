@@ -35,7 +35,7 @@ from foldmark.exact.rule import (
     ZeroPointRule,
     constant_of,
 )
-from foldmark.kernels.compiled import compiled, inlined
+from foldmark.kernels.compiled import compiled, inlined, read_only
 from foldmark.kernels.lanes import (
     DIVIDE,
     HOLD,
@@ -102,6 +102,7 @@ class Plain:
         batch = -(-max(1, _BATCH // segment) // LANES) * LANES
         tops, bottoms, factors, zeros = scratch("grids", (4, batch), np.float32)
         moved = np.float32(move)
+        values = read_only(values)
         numbers = (
             self.denominator,
             self.below,

@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from foldmark.kernels.compiled import compiled
+from foldmark.kernels.compiled import compiled, read_only
 from foldmark.kernels.lanes import DIVIDE, HOLD, Order, fold_blocks_by_quotients
 
 __all__ = ["LARGEST", "SMALLEST", "codes_of_one_block"]
@@ -63,7 +63,8 @@ def codes_of_one_block(
     with np.errstate(over="ignore"):
         factors = np.float32(1) / steps
     asks = np.array([HOLD if usable else DIVIDE], np.int32)
-    _codes_of_one_block(values, steps, zeros, factors, asks, low, high, past, order, codes)
+    numbers = read_only(values)
+    _codes_of_one_block(numbers, steps, zeros, factors, asks, low, high, past, order, codes)
 
 
 @compiled

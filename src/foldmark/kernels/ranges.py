@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foldmark.kernels.blocks import Layout, Piece
-from foldmark.kernels.compiled import compiled
+from foldmark.kernels.compiled import compiled, read_only
 from foldmark.kernels.floats import Floats
 
 __all__ = ["ends_of", "piece_ends", "piece_magnitudes", "unset_ends"]
@@ -33,7 +33,7 @@ def piece_ends(
     low, high = unset_ends(shape, numbers.dtype)
     find = _ends_32 if numbers.dtype == np.float32 else _ends_64
     unused = low.copy(), high.copy()
-    find(numbers.view(low.dtype), rows, piece.segment, low, high)
+    find(read_only(numbers).view(low.dtype), rows, piece.segment, low, high)
     # The keys of infinities and NaN are the outermost ones.
     infinite = np.array(np.inf, numbers.dtype).view(low.dtype)
     if int(high.max()) < infinite and int(low.min()) > ~infinite:
@@ -42,7 +42,7 @@ def piece_ends(
     for end, beyond, other in ((low, np.inf, unused[1]), (high, -np.inf, unused[0])):
         seen = np.where(np.isnan(numbers), numbers.dtype.type(beyond), numbers)
         pair = (end, other) if end is low else (other, end)
-        find(seen.view(low.dtype), rows, piece.segment, *pair)
+        find(read_only(seen).view(low.dtype), rows, piece.segment, *pair)
     return low, high, False
 
 
@@ -61,7 +61,7 @@ def piece_magnitudes(
         piece.grid_columns.stop - piece.grid_columns.start,
     )
     largest = np.zeros(shape, np.int32)
-    _magnitudes_32(numbers.view(np.int32), rows, piece.segment, largest)
+    _magnitudes_32(read_only(numbers).view(np.int32), rows, piece.segment, largest)
     if int(largest.max()) >= 0x7F800000:
         return piece_ends(numbers, layout, piece)
     return ~largest, largest, True  # the key of -m is the complement of that of m

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foldmark.kernels.blocks import RUN, Layout
-from foldmark.kernels.compiled import compiled
+from foldmark.kernels.compiled import compiled, read_only
 from foldmark.kernels.lanes import Order, unfold_blocks
 from foldmark.kernels.loops import Codes
 from foldmark.kernels.threads import each, share_of
@@ -34,6 +34,7 @@ def unfolded(
     """
     if not layout.follows or (order and layout.segment % 2):
         return None
+    codes = read_only(codes)
     out = layout.empty(np.float32)
     values = layout.dense_rows_of(out).reshape(-1)
     scales, zeros = (

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foldmark.errors import DataMismatch
+from foldmark.kernels.compiled import read_only
 from foldmark.kernels.fold import QuantizedGroup
 from foldmark.kernels.threads import each
 
@@ -18,10 +19,10 @@ _FEW = 1 << 4
 
 
 def as_rows(values: NDArray[Any]) -> Singles:
-    """Return values (blocks, n) as contiguous float32. Raises DataMismatch for another rank."""
+    """Return values (blocks, n) as float32 to read, dense. Raises DataMismatch for another rank."""
     if values.ndim != 2 or values.shape[1] == 0:
         raise DataMismatch("blocks are the rows of a matrix", got=f"shape {values.shape}")
-    return np.ascontiguousarray(values, dtype=np.float32)
+    return read_only(np.ascontiguousarray(values, dtype=np.float32))
 
 
 def quantize_rows_by(
