@@ -12,7 +12,9 @@ width: a 32-bit word of eight nibbles reads as four bytes of two, low nibble fir
 
 import numpy as np
 
+from foldmark.exact.packing import stream
 from foldmark.formats.values import Array, PackedCodes
+from foldmark.kernels.packing import pack
 
 __all__ = ["pack_fields", "packed_codes", "unpack_fields"]
 
@@ -59,6 +61,8 @@ def pack_fields(codes: Array, bits: int) -> Array:
 
     A last byte that is not filled ends in zeros.
     """
-    single = np.unpackbits(codes[..., None], axis=-1, count=bits, bitorder="little")
-    flat = single.reshape(*codes.shape[:-1], codes.shape[-1] * bits)
-    return np.packbits(flat, axis=-1, bitorder="little")
+    layout, length = stream(bits), codes.shape[-1]
+    rest = -length % layout.codes  # a row begins with a byte of its own
+    whole = np.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, rest)]) if rest else codes
+    rows = pack(whole, layout).reshape(*codes.shape[:-1], -1)
+    return rows[..., : -(-length * bits // 8)]
