@@ -139,6 +139,8 @@ def test_gguf_names(tmp_path: Path) -> None:
         ("inner.embeddings.word_embeddings.weight_quantized", "embeddings.word_embeddings"),
         ("/encoder/layer.0/dense/weight", "encoder.layer.0.dense"),
         ("output.weight", "lm_head"),
+        ("layers.0.fc.weight_DQ_Q4", "layers.0.fc"),
+        ("layers.0.fc.weight_Q8", "layers.0.fc"),
     ],
 )
 def test_canonical_names(name: str, canonical: str) -> None:
@@ -456,3 +458,20 @@ def test_the_command(files: tuple[Path, Path, Path], capfd: pytest.CaptureFixtur
     assert "--float" in capfd.readouterr().out
     assert run(["diff", a, a]) == 0
     assert "hold the same numbers" in capfd.readouterr().out
+
+
+def test_a_weight_of_zeros_is_known_by_name_however_it_lies(tmp_path: Path) -> None:
+    """Nothing in it tells a transposition: a layer that was pruned away, in an ONNX file."""
+    zeros = np.zeros((8, 32), np.float32)
+    (evidence,) = arranged(tmp_path, {"l.weight": zeros}, {"l.weight": zeros.T})
+    assert evidence == "same name, transposed (both all zero)"
+
+
+def test_constant_weights_are_told_apart_by_their_size(tmp_path: Path) -> None:
+    """The gains of normalizations that were never trained all point in one direction."""
+    names = {"first": 0.5, "second": 1.0, "third": 0.25}
+    left = {name: np.full(512, size, np.float32) for name, size in names.items()}
+    right = {f"g{size}": np.full(512, size, np.float32) for size in sorted(names.values())}
+    assert [evidence.split("'")[1] for evidence in arranged(tmp_path, left, right)] == [
+        f"g{size}" for size in names.values()
+    ]

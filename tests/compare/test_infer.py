@@ -7,7 +7,8 @@ import pytest
 
 from foldmark.compare.account import open_fields
 from foldmark.compare.fit import Fit, fit_tensor
-from foldmark.compare.infer import infer_rule, matching_rules
+from foldmark.compare.infer import infer_rule
+from foldmark.compare.matching import matching_rules
 from foldmark.compare.observed import observe
 from foldmark.compare.residuals import Suspect
 from foldmark.exact.rounding import Rounding

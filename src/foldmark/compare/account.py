@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from foldmark.compare.agreement import Agreement
 from foldmark.compare.difference import (
     Features,
     affine_features,
@@ -20,8 +21,13 @@ __all__ = ["describe_rule", "open_fields"]
 _NAMES_SHOWN = 2
 
 
-def describe_rule(fit: Fit) -> str:
-    """Say in one or two sentences how a tensor was made."""
+def describe_rule(fit: Fit, agreement: Agreement | None) -> str:
+    """Say in one or two sentences how a tensor was made.
+
+    Args:
+        fit: what is known of it.
+        agreement: the rules that all weights of its form have in common, None without any.
+    """
     if fit.inference is None or fit.seen is None:
         return f"{fit.layout.packing}: no rule of scale and rounding is searched behind this form"
     granularity = fit.layout.granularity(fit.tensor.shape)
@@ -30,7 +36,7 @@ def describe_rule(fit: Fit) -> str:
         words.append(f"{fit.residuals.suspect.value} ({fit.residuals.sentence})")
     else:
         words.append(_rounding(fit))
-    return "; ".join(word for word in words if word) + _consistent(fit)
+    return "; ".join(word for word in words if word) + _consistent(fit, agreement)
 
 
 def _range(fit: Fit) -> str:
@@ -55,7 +61,8 @@ def _rounding(fit: Fit) -> str:
     return ", ".join(words) if words else "rounded to nearest"
 
 
-def _consistent(fit: Fit) -> str:
+def _consistent(fit: Fit, agreement: Agreement | None) -> str:
+    """Name the rules that fit the form's weights; without such, those that fit this one."""
     assert fit.inference is not None
     names, but = fit.inference.names, ""
     if not names:
@@ -63,6 +70,11 @@ def _consistent(fit: Fit) -> str:
         but = f" but in {fit.inference.dead} blocks whose codes are all zero"
     if not names:
         return ""
+    if agreement is not None and set(agreement.names) <= set(names):
+        names = agreement.names
+        if agreement.total > 1:
+            of = "all" if agreement.agree == agreement.total else f"{agreement.agree} of"
+            but += f", on {of} {agreement.total} weights of this form"
     shown = ", ".join(names[:_NAMES_SHOWN])
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return f". Fits {shown}{more}{but}"

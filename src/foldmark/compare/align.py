@@ -28,13 +28,15 @@ from foldmark.formats.values import Array
 __all__ = ["Alignment", "Match", "align", "canonical_name"]
 
 _ALIKE = 0.9
+# What another size takes from a likeness: less than another direction ever does.
+_OF_SIZE = 1e-3
 # Vectors and tables that are smaller say too little about whose they are.
 _SMALLEST = 256
 
 # Pieces of names that tools add and that say nothing about which weight it is.
 _ADDED = re.compile(
     r"^(inner|model|module|transformer|bert|base_model|_orig_mod)\.|"
-    r"([._](quantized|weight|weights|int8|qweight|data))+$"
+    r"([._](quantized|weight|weights|int8|qweight|data|DQ|Q[248]))+$"
 )
 _GGUF = (
     (re.compile(r"^token_embd$"), "embed_tokens"),
@@ -176,6 +178,10 @@ class _Finder:
                 words = f"{evidence}, {arrangement.words} (cosine {likeness:.4f})"
                 self._keep(tensor, (found,), arrangement, words)
                 return
+            if self._are_zero(tensor, found, arrangement):
+                words = f"{evidence}, {arrangement.words} (both all zero)"
+                self._keep(tensor, (found,), arrangement, words)
+                return
 
     def _other_way(self, tensor: StoredTensor, found: StoredTensor) -> tuple[Arrangement, str]:
         """Return the plain arrangement, or another of the same shape that is more alike."""
@@ -283,31 +289,49 @@ class _Finder:
         """Find the most alike tensor of a shape that fits."""
         if tensor.elements < _SMALLEST:
             return
-        best: tuple[float, StoredTensor, Arrangement] | None = None
+        best: tuple[float, float, StoredTensor, Arrangement] | None = None
         for other in self.right.values():
             if other.elements != tensor.elements or other.layout.number_format in ("int64", "bool"):
                 continue
             for arrangement in arrangements(tensor.shape, other.shape):
-                likeness = self._likeness(tensor, (other,), arrangement)
-                if likeness > _ALIKE and (best is None or likeness > best[0]):
-                    best = (likeness, other, arrangement)
+                likeness, size = self._likeness_and_size(tensor, (other,), arrangement)
+                # Among constant tensors, all of one direction, the size tells which is which.
+                score = likeness - _OF_SIZE * min(1.0, abs(1 - size))
+                if likeness > _ALIKE and (best is None or score > best[0]):
+                    best = (score, likeness, other, arrangement)
         if best is not None:
-            likeness, other, arrangement = best
+            _, likeness, other, arrangement = best
             evidence = f"content of {other.name!r} (cosine {likeness:.4f})"
             said = f"{evidence}, {arrangement.words}" if arrangement.words else evidence
             self._keep(tensor, (other,), arrangement, said)
+
+    def _are_zero(
+        self, tensor: StoredTensor, other: StoredTensor, arrangement: Arrangement
+    ) -> bool:
+        """Say whether two tensors hold nothing by which to tell how they lie."""
+        pair = self.sampler.pair(tensor, (other,), arrangement)
+        return pair is not None and not any(block.numbers.any() for block in pair[:2])
 
     def _likeness(
         self, tensor: StoredTensor, other: tuple[StoredTensor, ...], arrangement: Arrangement
     ) -> float:
         """Return the cosine between two tensors on a sample of both."""
+        return self._likeness_and_size(tensor, other, arrangement)[0]
+
+    def _likeness_and_size(
+        self, tensor: StoredTensor, other: tuple[StoredTensor, ...], arrangement: Arrangement
+    ) -> tuple[float, float]:
+        """Return the cosine between two tensors, and how large the other is beside this one."""
         with np.errstate(all="ignore"):
             pair = self.sampler.pair(tensor, other, arrangement)
             if pair is None:
-                return 0.0
+                return 0.0, 0.0
             one, two = (block.numbers.astype(np.float64).reshape(-1) for block in pair[:2])
-            scale = float(np.linalg.norm(one) * np.linalg.norm(two))
-            return float(one @ two) / scale if scale > 0 and np.isfinite(scale) else 0.0
+            sizes = float(np.linalg.norm(one)), float(np.linalg.norm(two))
+            scale = sizes[0] * sizes[1]
+            if not (scale > 0 and np.isfinite(scale)):
+                return 0.0, 0.0
+            return float(one @ two) / scale, sizes[1] / sizes[0]
 
 
 def _by_name(tensors: tuple[StoredTensor, ...]) -> dict[str, StoredTensor]:

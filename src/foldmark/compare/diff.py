@@ -5,12 +5,14 @@ of billions of weights are sampled first, and searched where most differs. Witho
 sides are compared with each other, and each shows what its codes and scales alone betray.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import lcm
 
 import numpy as np
 
+from foldmark.compare.agreement import Agreement, Form, Witness, form_of, names_in_common
 from foldmark.compare.align import Alignment, Match, align
 from foldmark.compare.arrangement import PLAIN
 from foldmark.compare.difference import FieldDifference, differences
@@ -105,6 +107,7 @@ class Diff:
         without_original: matched weights that the float file lacks, or holds quantized.
         traces: what each side's codes and scales show of themselves; without the float file.
         modules: the module of weights of the left file whose names do not tell it.
+        agreed: the rules of the catalogue that the weights of each form have in common, a side.
     """
 
     left: Artefact
@@ -116,6 +119,7 @@ class Diff:
     without_original: tuple[str, ...]
     traces: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     modules: Mapping[str, str] = field(default_factory=dict)
+    agreed: tuple[Mapping[Form, Agreement], Mapping[Form, Agreement]] = ({}, {})
 
     def called(self, tensor: TensorDiff) -> str:
         """Return what a reader knows a weight as: its module, where its name is an exporter's."""
@@ -155,13 +159,15 @@ def diff_artefacts(
     originals = _originals(kept, original, sampler)
     pairs = [(match, originals.get(match.left.name)) for match in kept]
     if sum(match.left.elements for match in kept) <= _FULL:
-        tensors = _all_of_each(pairs, progress)
+        heard = tensors = _all_of_each(pairs, progress)
     else:
         tensors = _samples_first(pairs, sampler, progress)
+        heard = [tensor for tensor in tensors if tensor.left is not None]
+    agreed = names_in_common(_witnesses(heard, 0)), names_in_common(_witnesses(heard, 1))
     missing = tuple(m.left.name for m in kept if original and m.left.name not in originals)
     shown = ((), ()) if original is not None else (_traces(tensors, 0), _traces(tensors, 1))
     over, modules = _left_over(sides), module_paths(left)
-    return Diff(left, right, original, tuple(tensors), *over, missing, shown, modules)
+    return Diff(left, right, original, tuple(tensors), *over, missing, shown, modules, agreed)
 
 
 def _traces(tensors: list[TensorDiff], side: int) -> tuple[str, ...]:
@@ -217,17 +223,30 @@ def _samples_first(pairs: _Pairs, sampler: Sampler, progress: _Progress) -> list
     return tensors
 
 
-def _schemes(match: Match) -> tuple[object, ...]:
+def _schemes(match: Match) -> tuple[Form, ...]:
     """Return what two weights have in common whose rules are most likely the same."""
-    return tuple(
-        (
-            tensor.layout.packing,
-            tensor.layout.number_format,
-            tensor.layout.granularity(tensor.shape),
-            len(tensor.shape) > 1,  # biases are quantized by rules of their own
-        )
-        for tensor in (match.left, *match.right)
-    )
+    return tuple(form_of(tensor) for tensor in (match.left, *match.right))
+
+
+def _witnesses(tensors: Iterable[TensorDiff], side: int) -> Iterator[Witness]:
+    """Yield the quantized weights of a side; parts of a fused one are left out."""
+    for tensor in tensors:
+        if side and len(tensor.match.right) != 1:
+            continue
+        stored = tensor.match.right[0] if side else tensor.match.left
+        if stored.layout.is_quantized:
+            fit = tensor.right if side else tensor.left
+            yield Witness(stored, fit, partial(_exact, tensor, stored))
+
+
+def _exact(tensor: TensorDiff, stored: StoredTensor) -> Array | None:
+    """Return a weight's float original in the layout of one of its sides."""
+    if tensor.original is None:
+        return None
+    weights = tensor.original.load_right()
+    if stored is tensor.match.left:
+        return weights
+    return turned(weights, stored.shape, tensor.match)
 
 
 def _change(tensor: TensorDiff) -> float:

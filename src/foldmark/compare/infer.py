@@ -14,18 +14,17 @@ import numpy as np
 
 from foldmark.compare.candidates import (
     affine_rules,
-    catalogue_rules,
     scale_rules,
     tiny_treatments,
     zero_point_rules,
 )
+from foldmark.compare.matching import codes_on, names_that_give, screen
 from foldmark.compare.observed import Observation
 from foldmark.exact.catalog import FLOAT32
 from foldmark.exact.rule import (
     AffineRule,
     Infinity,
     NotANumber,
-    Rule,
     ScaleRule,
     ScaleUse,
     Scaling,
@@ -35,19 +34,17 @@ from foldmark.exact.rule import (
 )
 from foldmark.exact.tools.tiny import extent_at_least, scale_at_least
 from foldmark.formats.values import Array
-from foldmark.kernels.affine import Grid, codes_of, offset_of, step_of
+from foldmark.kernels.affine import Grid, offset_of, step_of
 from foldmark.kernels.precision import rounded
 from foldmark.kernels.scales import choose
 
-__all__ = ["Inference", "Stage", "infer_rule", "matching_rules"]
+__all__ = ["Inference", "Stage", "infer_rule"]
 
 T = TypeVar("T")
 # A stage that explains less than this explains nothing: the rest would be luck.
 _EXPLAINED = 0.95
 # Where floors hold many scales, so few of the others still tell the rule.
 _SOME = 0.02
-# The first look at an option sees so many elements; those that fail it are dropped.
-_SCREEN = 1 << 13
 # So many (scale, zero point) pairs are carried into the search over codes.
 _PAIRS = 48
 # So many different scales of unexplained blocks are tried as floors.
@@ -121,10 +118,10 @@ class _Pair:
 def infer_rule(seen: Observation) -> Inference:
     """Search the rule behind an observation."""
     with np.errstate(all="ignore"):
-        names = tuple(rule.name for rule in matching_rules(seen))
-        alive = (seen.codes != seen.zero[:, None]).any(axis=1) | seen.real
+        names = names_that_give(seen)
+        alive = seen.alive()
         dead = int(np.count_nonzero(~alive))
-        some = () if names or not dead else _names_of(seen.part(alive))
+        some = () if names or not dead else names_that_give(seen.part(alive))
         scale = _search_scale(seen)
         zero_point, pairs = _search_zero_point(seen, scale)
         grids = _Grids(seen)
@@ -140,67 +137,11 @@ def infer_rule(seen: Observation) -> Inference:
     return Inference(names, some, dead, *stages, together, whole, decisive, np.sort(mismatch))
 
 
-def _names_of(seen: Observation) -> tuple[str, ...]:
-    return tuple(rule.name for rule in matching_rules(seen)) if len(seen.scale) else ()
-
-
 def _only(stage: Stage[T], pairs: list[_Pair], part: str) -> Stage[T]:
     """Keep the options of a stage that the later stages agree with."""
     kept = {getattr(pair, part) for pair in pairs}
     options = tuple(option for option in stage.options if option in kept)
     return replace(stage, options=options) if options else stage
-
-
-def matching_rules(seen: Observation) -> Iterator[Rule]:
-    """Yield the catalogue's rules that give exactly what was seen."""
-    for rule in catalogue_rules(seen.codes_format):
-        if any(_gives(seen, rule.for_data(data)) for data in seen.data):
-            yield rule
-
-
-def _gives(seen: Observation, rule: Rule) -> bool:
-    shift = seen.codes_format.minimum - (-(1 << (rule.codes.bits - 1)) if rule.codes.signed else 0)
-    grid = choose(seen.low, seen.high, _tolerant(rule), seen.first_is_low)
-    scale = rounded(grid.scale / float(rule.affine.codes_per_scale), seen.scale_format)
-    if not np.array_equal(scale, seen.scale) or rule.affine.zero_is_real != seen.real:
-        return False
-    zero = _seen_zero(seen, rule, grid) if seen.real else grid.zero_point + shift
-    if not np.array_equal(zero, seen.zero):
-        return False
-    for rows, columns in (_screen(seen), (slice(None), slice(None))):
-        part = Grid(grid.scale, grid.zero_point, grid.step[rows], grid.offset[rows])
-        if not np.array_equal(
-            _codes(seen.values[rows, columns], part, _tolerant(rule).affine) + shift,
-            seen.codes[rows, columns],
-        ):
-            return False
-    return True
-
-
-def _seen_zero(seen: Observation, rule: Rule, grid: Grid) -> Array:
-    """Return what code 0 stands for, as the file keeps it."""
-    middle = rule.affine.middle * seen.scale
-    return rounded(rounded(grid.zero_point - middle, FLOAT32), seen.scale_format)
-
-
-def _tolerant(rule: Rule) -> Rule:
-    """Return the rule with NaN and infinity let through: codes are compared, not judged."""
-    affine = replace(rule.affine, nan=NotANumber.LOWEST, infinity=Infinity.SATURATE)
-    return replace(rule, affine=affine)
-
-
-def _codes(values: Array, grid: Grid, affine: AffineRule) -> Array:
-    block = (1, max(1, values.shape[1]))
-    column = Grid(grid.scale, grid.zero_point, grid.step[:, None], grid.offset[:, None])
-    return codes_of(values, column, affine, block).astype(np.int64)
-
-
-def _screen(seen: Observation) -> tuple[slice, slice]:
-    """Return a part of the observation: some blocks, and their most decisive elements."""
-    blocks, elements = seen.values.shape
-    columns = min(elements, max(8, _SCREEN // blocks))
-    rows = max(1, blocks * columns // _SCREEN)
-    return slice(None, None, rows), slice(0, columns)
 
 
 def _best(scored: Iterable[tuple[T, int]], total: int, enough: float = _EXPLAINED) -> Stage[T]:
@@ -346,7 +287,7 @@ def _search_affine(
     seen: Observation, pairs: list[_Pair], grids: _Grids
 ) -> tuple[Stage[AffineRule], Array, list[tuple[_Pair, AffineRule]]]:
     """Return the best options, the codes that the first of them gives, and all with their pair."""
-    rows, columns = _screen(seen)
+    rows, columns = screen(seen)
     answers: dict[tuple[object, ...], int] = {}
     scored: list[tuple[tuple[AffineRule, _Pair], int]] = []
     for affine, pair in _options(seen, pairs):
@@ -356,7 +297,7 @@ def _search_affine(
         key = grids.key(pair, affine)
         if key not in answers:
             part = Grid(grid.scale, grid.zero_point, grid.step[rows], grid.offset[rows])
-            found = _codes(seen.values[rows, columns], part, affine)
+            found = codes_on(seen.values[rows, columns], part, affine)
             answers[key] = int(np.count_nonzero(found == seen.codes[rows, columns]))
         scored.append(((affine, pair), answers[key]))
     if not scored:
@@ -377,7 +318,7 @@ def _final(
         assert grid is not None
         key = grids.key(pair, affine)
         if key not in found:
-            found[key] = _codes(seen.values, grid, affine)
+            found[key] = codes_on(seen.values, grid, affine)
         score = int(np.count_nonzero(found[key] == seen.codes))
         scored.append(((affine, key, pair), score))
     best = _best(scored, seen.codes.size)
@@ -445,6 +386,6 @@ def _decisive(
         grid = grids.of(pair, other)
         if grid is None:
             continue
-        fails = int(np.count_nonzero(_codes(seen.values, grid, other) != seen.codes))
+        fails = int(np.count_nonzero(codes_on(seen.values, grid, other) != seen.codes))
         found[changed[0], getattr(other, changed[0])] = fails
     return found

@@ -54,6 +54,10 @@ class Observation:
     scale_format: FloatFormat
     data: tuple[FloatFormat, ...]
 
+    def alive(self) -> Array:
+        """Say of each block whether it has a code beside that of zero: bool (blocks,)."""
+        return np.asarray((self.codes != self.zero[:, None]).any(axis=1) | self.real)
+
     def part(self, kept: Array) -> "Observation":
         """Return the observation of some of its blocks.
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from textwrap import wrap
 
 from foldmark.compare.account import describe_rule, open_fields
+from foldmark.compare.agreement import Form, form_of
 from foldmark.compare.diff import Diff, TensorDiff
 from foldmark.compare.difference import FieldDifference
 from foldmark.compare.mixing import FLOAT
@@ -241,25 +242,23 @@ def _rules(diff: Diff, everything: bool) -> str:
         return _traces(diff)
     lines = []
     for name, side in (("A", 0), ("B", 1)):
-        counts = Counter(_form(tensor) for tensor in _quantized(diff, side))
-        found: dict[tuple[str, str], str] = {}
+        counts = Counter(form_of(tensor) for tensor in _quantized(diff, side))
+        found: dict[Form, str] = {}
         # the largest weight of a form speaks for it: a bias has another shape, and fewer codes
         for tensor in sorted(diff.tensors, key=lambda t: -t.match.left.elements):
             fit = (tensor.left, tensor.right)[side]
-            if fit is None or _form(fit.tensor) in found:
+            stored = tensor.match.right[0] if side else tensor.match.left
+            form = form_of(stored)
+            if fit is None or form in found:
                 continue
-            words, undecided = describe_rule(fit), open_fields(fit)
+            words, undecided = describe_rule(fit, diff.agreed[side].get(form)), open_fields(fit)
             if everything and undecided:
                 words += ". Open: " + "; ".join(undecided)
-            found[_form(fit.tensor)] = words
+            found[form] = words
         chosen = sorted(found, key=lambda form: -counts[form])
         for form in chosen if everything else chosen[:1]:
             lines.append(wrapped(printable(f"{name}: {found[form]}."), later="   "))
     return "\n".join(lines)
-
-
-def _form(tensor: StoredTensor) -> tuple[str, str]:
-    return tensor.layout.packing, tensor.layout.number_format
 
 
 def _traces(diff: Diff) -> str:
