@@ -8,8 +8,10 @@ Run it with the test extra installed:
 
 Each tool quantizes in fresh processes, the tools in turn; seconds are from the path of the float
 model to the path of the quantized one, the least of the repeats, without and with the process's
-start and its imports. Quality and speed are what foldmark verify measures on held-out samples,
-float and quantized in turns. FOLDMARK_BENCH_PYTHON stands for --python.
+start and its imports. The row `float run` opens the float model and runs it on the samples and
+does nothing else: min-max costs at least that much. Quality and speed are what foldmark verify
+measures on held-out samples, float and quantized in turns. FOLDMARK_BENCH_PYTHON stands for
+--python.
 """
 
 import argparse
@@ -26,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 SMOOTH = "foldmark, smoothquant"
+FLOAT_RUN = "float run"
 FOLDMARK, ONNX_RUNTIME, SAME = "foldmark", "onnxruntime", "onnxruntime, same operators"
 ELSEWHERE = ("nncf", "aimet")
 MIN_MAX, PERCENTILE, ENTROPY = "min-max", "percentile", "entropy"
@@ -101,7 +104,8 @@ def run_tool(python: str, tool: str, ranges: str, paths: tuple[Path, Path, Path]
 
 def interpreters(python: str | None, ranges: str) -> dict[str, str]:
     """Return tool -> interpreter for what can be compared here."""
-    tools = {FOLDMARK: sys.executable, ONNX_RUNTIME: sys.executable, SAME: sys.executable}
+    tools = {FLOAT_RUN: sys.executable, FOLDMARK: sys.executable}
+    tools |= {ONNX_RUNTIME: sys.executable, SAME: sys.executable}
     if python is not None and ranges == MIN_MAX:
         tools |= {SMOOTH: sys.executable} | dict.fromkeys(ELSEWHERE, python)
     return tools
@@ -129,7 +133,8 @@ def compare(subject: Subject, ranges: str, python: str | None, repeats: int, scr
         whole[tool] = min(cost.process for cost in good)
         peak = max(cost.megabytes for cost in good)
         cost = f"{alone[tool]:.2f} | {whole[tool]:.2f} | {peak:.0f}"
-        quality = measured(subject, scratch / f"{tool}.onnx")
+        made = scratch / f"{tool}.onnx"
+        quality = measured(subject, made) if tool != FLOAT_RUN else " | | | "
         print(f"| {subject.name} | {ranges} | {tool} | {cost} | {quality} |", flush=True)
     for tool in [each for each in alone if each != FOLDMARK]:
         times = f"{alone[tool] / alone[FOLDMARK]:.1f} times"

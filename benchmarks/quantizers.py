@@ -47,6 +47,18 @@ def _foldmark(ranges: str, *methods: str) -> Run:
     return run
 
 
+def float_run(_ranges: str) -> Run:
+    """The float model opened and run on the samples: what every calibration must do at least."""
+    from foldmark.runtimes.onnxruntime import Session
+
+    def run(model: Path, data: Path, _output: Path) -> None:
+        session = Session(model)
+        for row in _batches(data, 8):
+            session.run(row)
+
+    return run
+
+
 def onnxruntime(ranges: str) -> Run:
     """quant_pre_process and quantize_static as documented: one sample a time, all operators."""
     return _onnxruntime(ranges, batch=1)
@@ -151,6 +163,7 @@ def _batches(data: Path, size: int) -> Iterator[dict[str, np.ndarray]]:
 
 
 TOOLS: dict[str, Callable[[str], Run]] = {
+    "float run": float_run,
     "foldmark": foldmark,
     "foldmark, smoothquant": foldmark_smooth,
     "onnxruntime": onnxruntime,

@@ -48,6 +48,7 @@ from foldmark.runtimes.batches import Data, DataLike, open_data
 from foldmark.runtimes.inputs import describe_inputs, model_inputs
 from foldmark.surgery.account import Account, Quantized
 from foldmark.surgery.activations import ActivationCodes, plan_pairs
+from foldmark.surgery.ahead import Ahead
 from foldmark.surgery.choice import Choice, Selection
 from foldmark.surgery.dynamic import quantize_dynamic
 from foldmark.surgery.editor import Editor
@@ -55,7 +56,7 @@ from foldmark.surgery.half import find_hazards, float_values, to_half
 from foldmark.surgery.layers import quantize_layers
 from foldmark.surgery.prepare import fold_batch_norms, fold_pads, raise_opset, refuse_quantized
 from foldmark.surgery.qoperator import to_operators
-from foldmark.surgery.static import StaticScheme, quantize_static
+from foldmark.surgery.static import StaticScheme, begin_codes, quantize_static
 from foldmark.surgery.tied import store_transposed, tie_transposed
 from foldmark.surgery.weight_only import (
     FLOAT_COMPUTE,
@@ -65,7 +66,14 @@ from foldmark.surgery.weight_only import (
     block_round_to_nearest,
     quantize_weights,
 )
-from foldmark.surgery.weights import Coder, WeightScheme, WeightSchemes, round_to_nearest
+from foldmark.surgery.weights import (
+    Coded,
+    CodedWeights,
+    Coder,
+    WeightScheme,
+    WeightSchemes,
+    round_to_nearest,
+)
 
 __all__ = ["quantize_model"]
 
@@ -159,14 +167,19 @@ def _static(work: _Work) -> onnx.ModelProto:
     coder = _coder(work, {})
     editor = Editor(uniquely_named(work.model))
     quantize_layers(editor, work.account, work.selection, per_channel=recipe.per_channel)
-    wanted = [plan.observed() for plan in plan_pairs(editor, Account(), work.selection)]
-    names = list(dict.fromkeys(name for each in wanted for name in each))
-    ranges, unseen = _ranges(work, editor.model, names)
-    plans = plan_pairs(editor, work.account, work.selection, unseen)
-    if not any(plan.products for plan in plans):
-        return editor.finish()
-    scheme = StaticScheme(recipe.activations, _schemes(recipe), coder)
-    quantize_static(editor, work.account, plans, ranges, scheme, selection=work.selection)
+    planned = plan_pairs(editor, Account(), work.selection)
+    names = list(dict.fromkeys(name for each in planned for name in each.observed()))
+    with Ahead[Coded]() as ahead:
+        weights = CodedWeights(editor, coder, ahead)
+        scheme = StaticScheme(recipe.activations, _schemes(recipe), weights, ahead)
+        if _roundings(recipe) == [Rounding.NEAREST]:
+            # These codes depend on no sample; making a session for the model leaves a core idle.
+            begin_codes(planned, scheme, work.selection)
+        ranges, unseen = _ranges(work, editor.model, names)
+        plans = plan_pairs(editor, work.account, work.selection, unseen)
+        if not any(plan.products for plan in plans):
+            return editor.finish()
+        quantize_static(editor, work.account, plans, ranges, scheme, selection=work.selection)
     made = editor.finish()
     return to_operators(made, work.account) if recipe.form is Form.QOPERATOR else made
 

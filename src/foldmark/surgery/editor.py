@@ -126,17 +126,16 @@ class Editor:
         used = self._used()
         for scope in self._scopes:
             graph = scope.graph
-            kept = [tensor for tensor in graph.initializer if tensor.name in used]
-            if len(kept) != len(graph.initializer):
-                copies = [_copied(tensor) for tensor in kept]
-                del graph.initializer[:]
-                graph.initializer.extend(copies)
+            # One by one from behind: building the list again would copy every weight.
+            for place in reversed(range(len(graph.initializer))):
+                if graph.initializer[place].name not in used:
+                    del graph.initializer[place]
             for place in reversed(range(len(graph.node))):
                 node = graph.node[place]
                 if node.op_type == "Constant" and used.isdisjoint(node.output):
                     del graph.node[place]
             # An initializer that is also listed as an input must stay one or vanish from both.
-            stored = {tensor.name for tensor in kept}
+            stored = {tensor.name for tensor in graph.initializer}
             inputs = [
                 value
                 for value in graph.input
@@ -193,9 +192,3 @@ def _captured(node: onnx.NodeProto) -> Iterator[str]:
                 yield from inner.input
                 yield from _captured(inner)
             yield from (value.name for value in graph.output)
-
-
-def _copied(tensor: TensorProto) -> TensorProto:
-    copy = TensorProto()
-    copy.CopyFrom(tensor)
-    return copy

@@ -13,21 +13,21 @@ from foldmark.calibrate.observers import Range
 from foldmark.errors import DataMismatch
 from foldmark.surgery.account import Account, Done
 from foldmark.surgery.activations import ActivationCodes, Plan, scale_of
+from foldmark.surgery.ahead import Ahead
 from foldmark.surgery.choice import Selection
 from foldmark.surgery.editor import Editor, Scope, array_of, attribute, node_name
 from foldmark.surgery.products import PRODUCTS, ChannelFit, Product
-from foldmark.surgery.tables import quantize_table
+from foldmark.surgery.tables import begin_table, quantize_table
 from foldmark.surgery.weights import (
     Coded,
     CodedWeights,
-    Coder,
     Names,
     WeightSchemes,
     packed,
     product_dtype,
 )
 
-__all__ = ["StaticScheme", "quantize_static"]
+__all__ = ["StaticScheme", "begin_codes", "quantize_static"]
 
 _LARGEST = (1 << 31) - 1  # of an int32 bias code
 # A bias code this near the end of int32 leaves no room for the sum it is added to.
@@ -39,21 +39,30 @@ class _Work:
     editor: Editor
     account: Account
     plan: Plan
-    weights: CodedWeights
-    scheme: WeightSchemes
+    scheme: "StaticScheme"
     activations: Mapping[str, tuple[np.float32, np.generic]]
-    codes: ActivationCodes
     before: list[onnx.NodeProto] = field(default_factory=list)
     dequantized: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class StaticScheme:
-    """How a static graph stores numbers: codes of activations, scheme and coder of weights."""
+    """How a static graph stores numbers: codes of activations, scheme and codes of weights."""
 
     activations: ActivationCodes
-    weights: WeightSchemes
-    coder: Coder
+    schemes: WeightSchemes
+    weights: CodedWeights
+    ahead: Ahead[Coded]
+
+
+def begin_codes(plans: Sequence[Plan], scheme: StaticScheme, selection: Selection) -> None:
+    """Have all weights coded ahead, in the order in which `quantize_static` asks for them."""
+    for plan in reversed(plans):
+        for product in plan.products:
+            scheme.weights.begin(product, scheme.schemes.of(product))
+        for node in plan.scope.graph.node:
+            if node.op_type == "Gather" and not selection.reason_against(node):
+                begin_table(node, plan.scope, scheme.ahead)
 
 
 def quantize_static(
@@ -77,11 +86,10 @@ def quantize_static(
 
     Raises DataMismatch when a range is missing.
     """
-    weights = CodedWeights(editor, scheme.coder)
     # Inner graphs first: replacing the nodes of a graph copies those that they hold.
     for plan in reversed(plans):
         parameters = _parameters(plan, ranges, scheme.activations)
-        work = _Work(editor, account, plan, weights, scheme.weights, parameters, scheme.activations)
+        work = _Work(editor, account, plan, scheme, parameters)
         _write(work, selection)
 
 
@@ -99,7 +107,7 @@ def _write(work: _Work, selection: Selection) -> None:
             made += _pair(name, work)
     for node in scope.graph.node:
         if node.op_type == "Gather" and not selection.reason_against(node):
-            new = list(quantize_table(node, scope, editor, account))
+            new = list(quantize_table(node, scope, editor, account, work.scheme.ahead))
         else:
             new = [replaced.get(id(node), node)]
         for each in new:
@@ -136,15 +144,15 @@ def _with_pairs(product: Product, work: _Work) -> onnx.NodeProto:
     scale, _ = work.activations[node.input[product.activation]]
     bias = _bias_values(product)
     least = partial(_least_scale, bias, scale, product, work) if bias is not None else None
-    names = work.weights.of(product, work.scheme.of(product), least)
+    names = work.scheme.weights.of(product, work.scheme.schemes.of(product), least)
     node.input[1] = _dequantized_weight(product, names, work)
     if bias is not None:
         node.input[2] = _dequantized_bias(product, names.coded, bias, scale, work)
-    if product.fit is not ChannelFit.AXIS and work.scheme.of(product).per_channel:
+    if product.fit is not ChannelFit.AXIS and work.scheme.schemes.of(product).per_channel:
         work.account.note(f"{product.name}: {product.fit.value}; its weight has one scale")
-    if missing := _missing_kernel(product, work.codes):
+    if missing := _missing_kernel(product, work.scheme.activations):
         work.account.note(f"{product.name}: {missing}")
-    how = f"{work.scheme.of(product).words}, {work.codes.value} activations"
+    how = f"{work.scheme.schemes.of(product).words}, {work.scheme.activations.value} activations"
     work.account.done.append(Done(product.name, node.op_type, how, int(np.prod(product.shape))))
     return node
 
@@ -256,7 +264,7 @@ def _pair(name: str, work: _Work) -> list[onnx.NodeProto]:
     scale, zero = work.activations[name]
     fresh, scope = work.editor.fresh, work.plan.scope
     codes, back = fresh(f"{name}_QuantizeLinear_Output"), fresh(f"{name}_DequantizeLinear_Output")
-    kind = work.codes.value
+    kind = work.scheme.activations.value
     signed, bits = kind.startswith("int"), int(kind.removeprefix("u").removeprefix("int"))
     zero_name = fresh(f"{name}_zero_point")
     parameters = [

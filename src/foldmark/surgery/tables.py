@@ -1,6 +1,7 @@
 """Tables that Gather reads (embeddings), stored as codes with one scale per row."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from functools import partial
 
 import numpy as np
 import onnx
@@ -8,16 +9,27 @@ from onnx import TensorProto, helper
 
 from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_INT8
 from foldmark.surgery.account import Account, Done, Left
+from foldmark.surgery.ahead import Ahead
 from foldmark.surgery.editor import Editor, Scope, array_of, attribute, node_name
-from foldmark.surgery.weights import coded, packed, row_names
+from foldmark.surgery.weights import Coded, coded, packed, row_names
 
-__all__ = ["quantize_table"]
+__all__ = ["begin_table", "quantize_table"]
 
 _SMALLEST = 1 << 14  # values; below this a table saves less than its extra nodes cost
 
 
+def begin_table(node: onnx.NodeProto, scope: Scope, ahead: Ahead[Coded]) -> None:
+    """Have the table that a Gather reads coded ahead, where `quantize_table` would code it."""
+    found = scope.find(node.input[0])
+    if found is None:
+        return
+    home, tensor = found
+    if not _unfit(tensor, tuple(tensor.dims), int(attribute(node, "axis", 0))):
+        ahead.begin(_key(tensor, home), partial(_code, tensor))
+
+
 def quantize_table(
-    node: onnx.NodeProto, scope: Scope, editor: Editor, account: Account
+    node: onnx.NodeProto, scope: Scope, editor: Editor, account: Account, ahead: Ahead[Coded]
 ) -> Iterator[onnx.NodeProto]:
     """Yield a Gather that reads codes, with what turns them into floats again.
 
@@ -37,7 +49,7 @@ def quantize_table(
             account.left.append(Left(node_name(node), "Gather", reason))
         yield node
         return
-    codes, scale = _stored(tensor, home, editor)
+    codes, scale = _stored(tensor, home, editor, ahead)
     base = node_name(node)
     names = [editor.fresh(f"{base}_{part}") for part in ("codes", "float", "scales")]
     indices = node.input[1]
@@ -61,11 +73,21 @@ def _unfit(tensor: TensorProto, shape: tuple[int, ...], axis: int) -> str:
     return ""
 
 
-def _stored(tensor: TensorProto, home: Scope, editor: Editor) -> tuple[str, str]:
+def _key(tensor: TensorProto, home: Scope) -> Hashable:
+    return "rows", tensor.name, id(home)
+
+
+def _code(tensor: TensorProto) -> Coded:
+    return coded(np.asarray(array_of(tensor)), ONNXRUNTIME_WEIGHT_INT8, 0)
+
+
+def _stored(
+    tensor: TensorProto, home: Scope, editor: Editor, ahead: Ahead[Coded]
+) -> tuple[str, str]:
     """Return the names of a table's codes and scales (rows, 1), stored once."""
     codes, scale = row_names(tensor.name)
     if codes not in home.stored:
-        made = coded(np.asarray(array_of(tensor)), ONNXRUNTIME_WEIGHT_INT8, 0)
+        made = ahead.take(_key(tensor, home), partial(_code, tensor))
         editor.names |= {codes, scale}
         home.add(codes, packed(codes, made.codes, 8, signed=True))
         home.add(scale, made.scale[:, None])

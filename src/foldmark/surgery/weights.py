@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from ml_dtypes import int4, uint4
@@ -14,6 +15,7 @@ from foldmark.errors import NonFiniteValue
 from foldmark.exact.rule import Rule
 from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_INT8
 from foldmark.kernels.fold import quantize_array
+from foldmark.surgery.ahead import Ahead
 from foldmark.surgery.editor import Editor, array_of
 from foldmark.surgery.products import ChannelFit, Product
 
@@ -145,13 +147,37 @@ class Names:
     coded: Coded
 
 
-class CodedWeights:
-    """Codes already made, by weight and scheme."""
+class _Key(NamedTuple):
+    """What makes the codes of two products the same."""
 
-    def __init__(self, editor: Editor, coder: Coder = round_to_nearest) -> None:
+    weight: str
+    home: int
+    rule: str
+    axis: int | None
+
+
+def _key(product: Product, scheme: WeightScheme) -> _Key:
+    fits = scheme.per_channel and product.fit is ChannelFit.AXIS
+    axis = product.channel_axis if fits else None
+    return _Key(product.weight, id(product.home), scheme.rule.name, axis)
+
+
+class CodedWeights:
+    """Codes already made, by weight and scheme, and those that are being made ahead."""
+
+    def __init__(self, editor: Editor, coder: Coder, ahead: Ahead[Coded]) -> None:
         self._editor = editor
         self._coder = coder
-        self._made: dict[tuple[str, int, str, int | None], Names] = {}
+        self._ahead = ahead
+        self._made: dict[_Key, Names] = {}
+
+    def begin(self, product: Product, scheme: WeightScheme) -> None:
+        """Have a product's weight coded ahead."""
+        key = _key(product, scheme)
+        self._ahead.begin(key, partial(self._code, product, scheme, key.axis))
+
+    def _code(self, product: Product, scheme: WeightScheme, axis: int | None) -> Coded:
+        return self._coder(product, finite(product), scheme, axis)
 
     def of(
         self,
@@ -167,13 +193,11 @@ class CodedWeights:
             minimum_scale: given codes, the least scale that is needed (a bias may demand one);
                 None when the scale is large enough.
         """
-        axis = product.channel_axis if scheme.per_channel else None
-        if product.fit is not ChannelFit.AXIS:
-            axis = None
-        key = (product.weight, id(product.home), scheme.rule.name, axis)
+        key = _key(product, scheme)
         if key not in self._made:
-            tied = self._tied(product, scheme, axis)
-            found = tied or self._coder(product, finite(product), scheme, axis)
+            found = self._tied(product, scheme, key.axis) or self._ahead.take(
+                key, partial(self._code, product, scheme, key.axis)
+            )
             self._made[key] = self._store(product, found, scheme)
         names = self._made[key]
         least = minimum_scale(names.coded) if minimum_scale is not None else None

@@ -1,0 +1,60 @@
+"""Work begun before its result is asked for."""
+
+import threading
+
+import pytest
+
+from foldmark.errors import NonFiniteValue
+from foldmark.surgery.ahead import Ahead
+
+
+def test_what_was_begun_is_made_once_and_by_another_thread():
+    made = []
+
+    def work():
+        made.append(threading.current_thread())
+        return len(made)
+
+    with Ahead[int]() as ahead:
+        ahead.begin("weight", work)
+        ahead.begin("weight", work)
+        assert ahead.take("weight", lambda: -1) == 1
+    assert len(made) == 1
+    assert made[0] is not threading.current_thread()
+
+
+def test_what_was_not_begun_is_made_when_it_is_asked_for():
+    with Ahead[int]() as ahead:
+        ahead.begin("one", lambda: 1)
+        assert ahead.take("other", lambda: 2) == 2
+
+
+def test_an_error_is_raised_where_the_result_is_asked_for():
+    def work():
+        raise NonFiniteValue("a weight is not finite")
+
+    with Ahead[int]() as ahead:
+        ahead.begin("weight", work)
+        with pytest.raises(NonFiniteValue, match="a weight is not finite"):
+            ahead.take("weight", lambda: 0)
+
+
+def test_leaving_early_drops_what_has_not_begun():
+    started, go, made = threading.Event(), threading.Event(), []
+
+    def first():
+        started.set()
+        go.wait()
+        made.append("first")
+
+    def leave(ahead):
+        with ahead:
+            ahead.begin("first", first)
+            ahead.begin("second", lambda: made.append("second"))
+            started.wait()
+            threading.Timer(0.05, go.set).start()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        leave(Ahead[None]())
+    assert made == ["first"]
