@@ -1,10 +1,16 @@
-"""Inspect a file of many gigabytes in little memory: python benchmarks/inspect_file.py [gigabytes]
+"""Inspect files of gigabytes in little memory: python benchmarks/inspect_file.py [gigabytes]
 
-Makes a sparse GGUF of the shape that a Q4_K_M model has (it takes no room on disk), inspects it
-twice and prints GB/s of file and the most memory that the process ever held. The second figures
-are of real bytes: a file of 1 GB of random codes, read from the page cache.
+    python benchmarks/inspect_file.py 16                    a sparse GGUF, and one of random codes
+    python benchmarks/inspect_file.py 1 --format torch nf4  random codes in files of other formats
+    python benchmarks/inspect_file.py --measure FILE        any model that is one file
+
+The GGUF has the shape of a Q4_K_M model and takes no room on disk; the one of random codes has
+1 GB. Each file is inspected as often as --times says, in a process of its own that imports foldmark
+first; printed are GB/s of file from the page cache, seconds of processor time with the imports, and
+the most memory that the process ever held. Other formats need 2 GB of memory to be written.
 """
 
+import argparse
 import json
 import random
 import resource
@@ -12,7 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+
+import numpy as np
 
 # ggml type -> (type number, elements and bytes of a block, part of the file)
 MIXTURE = {
@@ -79,32 +88,166 @@ def measure(path: Path) -> None:
     print(json.dumps(figures))
 
 
-def report(name: str, path: Path) -> None:
-    for run in ("first", "again"):
+def noise(nbytes: int) -> bytes:
+    piece = random.Random(0).randbytes(1 << 24)
+    return (piece * (nbytes // len(piece) + 1))[:nbytes]
+
+
+def codes(size: int) -> dict[str, np.ndarray]:
+    """Return int8 weights of about so many bytes, with a scale for each row."""
+    rows = max(1, min(ROWS, size // COLUMNS))
+    one = np.frombuffer(noise(rows * COLUMNS), np.int8).reshape(rows, COLUMNS)
+    scale = np.linspace(0.01, 0.02, rows, dtype=np.float32)[:, None]
+    arrays = {}
+    for index in range(max(1, size // one.nbytes)):
+        arrays |= {f"l{index}.weight": one, f"l{index}.weight_scale": scale}
+    return arrays
+
+
+def write_safetensors(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    names = {"int8": "I8", "uint8": "U8", "int32": "I32", "float32": "F32", "float16": "F16"}
+    header, place = {}, 0
+    for name, array in arrays.items():
+        span = [place, place + array.nbytes]
+        kind = names[array.dtype.name]
+        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": span}
+        place += array.nbytes
+    text = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays.values():
+            file.write(array.data)
+
+
+def int8_rows(path: Path, size: int) -> None:
+    write_safetensors(path, codes(size))
+
+
+def one_int8_tensor(path: Path, size: int) -> None:
+    rows = size // COLUMNS
+    weight = np.frombuffer(noise(rows * COLUMNS), np.int8).reshape(rows, COLUMNS)
+    scale = np.linspace(0.01, 0.02, rows, dtype=np.float32)[:, None]
+    write_safetensors(path, {"l.weight": weight, "l.weight_scale": scale})
+
+
+def nf4(path: Path, size: int) -> None:
+    rows = size * 16 // 9 // COLUMNS  # a byte holds two codes, and 64 codes have a scale
+    shape, blocks = [rows, COLUMNS], rows * COLUMNS // 64
+    state = json.dumps({"shape": shape, "blocksize": 64, "quant_type": "nf4"}).encode()
+    packed = np.frombuffer(noise(rows * COLUMNS // 2), np.uint8)[:, None]
+    arrays = {
+        "l.weight": packed,
+        "l.weight.absmax": np.linspace(0.1, 0.2, blocks, dtype=np.float32),
+        "l.weight.quant_map": np.linspace(-1, 1, 16, dtype=np.float32),
+        "l.weight.quant_state.bitsandbytes__nf4": np.frombuffer(state, np.uint8),
+    }
+    write_safetensors(path, arrays)
+
+
+def gptq(path: Path, size: int) -> None:
+    columns = size * 2 // COLUMNS // 128 * 128
+    words = np.frombuffer(noise(columns * COLUMNS // 2), np.int32).reshape(-1, COLUMNS)
+    groups = columns // 128
+    arrays = {
+        "l.qweight": words,
+        "l.qzeros": np.zeros((groups, COLUMNS // 8), np.int32),
+        "l.scales": np.full((groups, COLUMNS), 0.01, np.float16),
+    }
+    write_safetensors(path, arrays)
+
+
+def float16(path: Path, size: int) -> None:
+    one = np.frombuffer(noise(ROWS * COLUMNS * 2), np.float16).reshape(ROWS, COLUMNS)
+    write_safetensors(path, {f"l{i}": one for i in range(max(1, size // one.nbytes))})
+
+
+def torch_dict(path: Path, size: int) -> None:
+    import torch
+
+    torch.save({name: torch.from_numpy(array.copy()) for name, array in codes(size).items()}, path)
+
+
+def npy(path: Path, size: int) -> None:
+    np.save(path, np.frombuffer(noise(size // 4 * 4), np.int32).view(np.float32))
+
+
+def npy_in_columns(path: Path, size: int) -> None:
+    rows = size // COLUMNS // 4
+    array = np.frombuffer(noise(rows * COLUMNS * 4), np.float32).reshape(COLUMNS, rows).T
+    np.save(path, array)
+
+
+def npz(path: Path, size: int) -> None:
+    np.savez(path, **codes(size))
+
+
+def onnx_model(path: Path, tensors: list[object]) -> None:
+    from onnx import helper
+
+    graph = helper.make_graph([], "g", [], [], tensors)
+    path.write_bytes(helper.make_model(graph).SerializeToString())
+
+
+def onnx_bytes(path: Path, size: int) -> None:
+    from onnx import helper
+
+    raw = noise(size)
+    onnx_model(path, [helper.make_tensor("w", 1, [size // 4], raw[: size // 4 * 4], raw=True)])
+
+
+# format -> who writes such a file of about so many bytes
+WRITERS: dict[str, Callable[[Path, int], None]] = {
+    "int8-rows": int8_rows,
+    "one-tensor": one_int8_tensor,
+    "nf4": nf4,
+    "gptq": gptq,
+    "float16": float16,
+    "torch": torch_dict,
+    "npy": npy,
+    "npy-columns": npy_in_columns,
+    "npz": npz,
+    "onnx": onnx_bytes,
+}
+
+
+def report(name: str, path: Path, times: int) -> None:
+    for _ in range(times):
         command = [sys.executable, __file__, "--measure", str(path)]
         answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         got = json.loads(answer)
         print(
-            f"{name:<16}{run:<7}{got['gigabytes']:>7.2f} GB{got['tensors']:>6} tensors"
-            f"{got['seconds']:>8.2f} s{got['gigabytes'] / got['seconds']:>8.2f} GB/s"
-            f"{got['processor_seconds']:>8.2f} s of processor time"
-            f"{got['megabytes']:>7.0f} MB at most",
+            f"{name:<14}{got['gigabytes']:>7.2f} GB{got['tensors']:>5} tensors"
+            f"{got['seconds']:>7.2f} s{got['gigabytes'] / got['seconds']:>6.2f} GB/s"
+            f"{got['processor_seconds']:>7.2f} s of processor"
+            f"{got['megabytes']:>5.0f} MB",
             flush=True,
         )
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--measure"]:
-        measure(Path(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("gigabytes", nargs="?", type=float, default=16)
+    parser.add_argument("--format", nargs="+", choices=WRITERS, default=[])
+    parser.add_argument("--times", type=int, default=2)
+    parser.add_argument("--measure", type=Path)
+    asked = parser.parse_args()
+    if asked.measure is not None:
+        measure(asked.measure)
         return
-    gigabytes = float(sys.argv[1]) if len(sys.argv) > 1 else 16
+    size = int(asked.gigabytes * 1e9)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.gguf"
-        write_model(path, int(1e9), filled=True)
-        report("random codes", path)
-        path.unlink()
-        write_model(path, int(gigabytes * 1e9), filled=False)
-        report("sparse", path)
+        if not asked.format:
+            path = Path(folder) / "model.gguf"
+            write_model(path, int(1e9), filled=True)
+            report("random codes", path, asked.times)
+            path.unlink()
+            write_model(path, size, filled=False)
+            report("sparse", path, asked.times)
+        for name in asked.format:
+            path = Path(folder) / "m.npy" if name.startswith("npy") else Path(folder) / "m"
+            WRITERS[name](path, size)
+            report(name, path, asked.times)
+            path.unlink()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import io
 import json
 import random
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -293,9 +294,18 @@ def _torch() -> Files:
     import torch
 
     stream = io.BytesIO()
-    torch.save(
-        {"l.weight": torch.ones(4, 6, dtype=torch.int8), "l.weight_scale": torch.ones(4)}, stream
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's own quantized types are on their way out
+        rows = torch.linspace(0.01, 0.02, 4), torch.arange(4)
+        quantized = torch.quantize_per_channel(torch.ones(4, 6), *rows, 0, torch.qint8)
+        whole = torch.quantize_per_tensor(torch.ones(4, 6), 0.1, 3, torch.quint8)
+    state = {
+        "l.weight": torch.ones(4, 6, dtype=torch.int8),
+        "l.weight_scale": torch.ones(4),
+        "turned": torch.nn.Parameter(torch.rand(3, 5).T),
+        "inner": {"rows": quantized, "whole": whole, "eighth": torch.ones(8).to(torch.float8_e5m2)},
+    }
+    torch.save(state, stream)
     return {"m.pt": stream.getvalue()}
 
 

@@ -94,6 +94,11 @@ class Entry:
         """Where it lies."""
         return Span(self.source, self.offset, self.nbytes)
 
+    @property
+    def in_order(self) -> bool:
+        """True where items follow each other in C order, with nothing between."""
+        return True
+
     def rows(self, first: int, last: int) -> Array:
         """Read indices first..last of axis 0."""
         across = math.prod(self.shape[1:])

@@ -26,6 +26,7 @@ from foldmark.formats.schemes.shelf import Shelf
 from foldmark.formats.scratch import Scratch
 from foldmark.formats.source import FileBytes
 from foldmark.formats.stored import Artefact, refuse_overlaps
+from foldmark.formats.strided import StridedEntry, c_strides
 
 __all__ = ["members_of", "open_zip", "read_npy", "read_npz"]
 
@@ -172,7 +173,7 @@ def _member_entry(archive: zipfile.ZipFile, source: FileBytes, member: Member) -
         scratch = _inflated(source.path, member)
         entry = _entry(member.name, header, scratch, header.length)
         end = member.info.file_size
-    if not header.fortran and entry.offset + entry.nbytes > end:
+    if entry.offset + entry.nbytes > end:
         raise TruncatedFile("an array ends behind its member", where=where)
     return entry
 
@@ -220,11 +221,7 @@ def _entry(name: str, header: _Header, source: FileBytes, offset: int) -> Entry:
         entry = Entry(name, _NAMES[header.dtype], header.shape, source, offset)
         source.check(offset, entry.nbytes, f"array {name!r}")
         return entry
-    turned = Entry(name, _NAMES[header.dtype], header.shape[::-1], source, offset)
+    strides = c_strides(header.shape[::-1])[::-1]
+    turned = StridedEntry(name, _NAMES[header.dtype], header.shape, source, offset, strides)
     source.check(offset, turned.nbytes, f"array {name!r}")
-
-    def write(file: BinaryIO) -> None:
-        file.write(np.ascontiguousarray(turned.load().T).data)
-
-    scratch = Scratch(source.path, turned.nbytes, write)
-    return Entry(name, turned.number_format, header.shape, scratch, 0)
+    return turned

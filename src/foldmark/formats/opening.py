@@ -31,7 +31,7 @@ def _read_zip(path: Path) -> Artefact:
     with open_zip(path) as archive:
         names = archive.namelist()
     if any(name.endswith("data.pkl") for name in names):
-        from foldmark.formats.torch_file import read_torch  # noqa: PLC0415  (an optional package)
+        from foldmark.formats.torch_file import read_torch  # noqa: PLC0415  (loads pickletools)
 
         return read_torch(path)
     if not any(name.endswith(".npy") for name in names):
@@ -89,6 +89,11 @@ READERS: tuple[_Magic, ...] = (
     _Magic(4, b"ET12", _refuse("ExecuTorch programs")),
     _Magic(0, b"\x1f\x8b", _refuse("gzip; unpack it first")),
     _Magic(0, b"7z\xbc\xaf", _refuse("7z; unpack it first")),
+    _Magic(
+        0,
+        b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19",
+        _refuse("PyTorch's pickles older than its archives; save the state dict again"),
+    ),
     _Magic(0, b"\x80\x02", _refuse("pickles outside PyTorch's archives, which could run code")),
     _Magic(0, b"\x80\x03", _refuse("pickles outside PyTorch's archives, which could run code")),
     _Magic(0, b"\x80\x04", _refuse("pickles outside PyTorch's archives, which could run code")),

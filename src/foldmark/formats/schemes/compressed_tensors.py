@@ -72,7 +72,7 @@ def _packed_integers(shelf: Shelf, module: str, packed: Entry, scale: Entry) -> 
         demand(zero_point, zero_point.shape == (words, groups), f"[{words}, {groups}]")
 
     dense = Entry(packed.name, f"int{bits} + {offset}", shape, packed.source, packed.offset)
-    is_dense = bits in (1, 2, 4, 8) and columns * bits % 32 == 0
+    is_dense = packed.in_order and bits in (1, 2, 4, 8) and columns * bits % 32 == 0
 
     def codes_of(first: int, last: int) -> Array | PackedCodes:
         if is_dense:
