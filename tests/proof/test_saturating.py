@@ -15,14 +15,15 @@ from foldmark.proof.quality import measure_quality
 from foldmark.proof.saturating import (
     SaturatingSession,
     dynamic_codes,
+    integer_products,
     saturation_errors,
-    unsigned_codes,
 )
 from foldmark.proof.saturation import saturation_cost
 from foldmark.recipes.quantize import quantize_model
 from foldmark.recipes.recipe import Form, Recipe
 from foldmark.recipes.recipe_file import BUILT_IN
 from foldmark.runtimes.batches import open_data
+from foldmark.runtimes.machine import machine
 from foldmark.runtimes.onnxruntime import Optimization, Session
 from foldmark.runtimes.profile import execute
 
@@ -73,10 +74,11 @@ def feeds_of(build):
 
 
 @pytest.mark.parametrize("build", FORMS)
-def test_without_saturation_it_is_the_model(build):
+def test_it_is_what_this_processor_computes(build):
+    """Sums cut short where this processor cuts them, exact ones where it does not."""
     feeds = feeds_of(build)
     graph = rewritten(build(), feeds)
-    found = SaturatingSession(graph, saturate=False).run(feeds)["y"]
+    found = SaturatingSession(graph, saturate=bool(machine().saturates)).run(feeds)["y"]
     np.testing.assert_allclose(found, Session(build()).run(feeds)["y"], rtol=1e-6, atol=1e-6)
 
 
@@ -144,13 +146,14 @@ def convolved(built, x):
 
 
 @pytest.mark.parametrize("form", list(Form))
-def test_a_network_without_saturation_keeps_its_answers(form):
+def test_a_network_is_what_this_processor_computes(form):
     model = onnx.load(residual_network())
     recipe = BUILT_IN["static"]
     recipe = Recipe(recipe.name, recipe.mode, form, observer=recipe.observer)
     made = quantize_model(model, recipe, {"image": images()[0][:32]}).model
     feeds = {"image": held_out(8)["image"]}
-    found = SaturatingSession(rewritten(made, feeds), saturate=False).run(feeds)["logits"]
+    graph, cut = rewritten(made, feeds), bool(machine().saturates)
+    found = SaturatingSession(graph, saturate=cut).run(feeds)["logits"]
     real = Session(made).run(feeds)["logits"]
     assert np.abs(found - real).max() < 0.02 * np.abs(real).max()
 
@@ -170,5 +173,58 @@ def test_the_cost_is_that_of_the_samples_it_names():
     )
 
 
-def test_signed_codes_are_moved_up():
-    assert unsigned_codes(np.array([-128, 0, 127], np.int8)).tolist() == [0, 128, 255]
+def product(operator, activation, weight, window=()):
+    """One integer operator on the largest codes, and the exact sum of each of its results."""
+    inner, shape = 64, (4, 64, *window) if window else (4, 64)
+    top = {"uint8": 255, "int8": 127}
+    a = np.full(shape, top[activation], activation)
+    w = np.full((16, inner, *window) if window else (inner, 16), top[weight], weight)
+    zero = np.array(0 if activation == "uint8" else -128, activation)
+    step, wide = np.float32(1), np.float32(top[activation] - int(zero)) * top[weight] * inner / 200
+    stored = {"w": w, "zero": zero, "none": np.array(0, weight), "one": step, "wide": wide}
+    names = {
+        "MatMulInteger": ["x", "w", "zero", "none"],
+        "ConvInteger": ["x", "w", "zero", "none"],
+        "MatMulIntegerToFloat": ["x", "w", "one", "one", "zero", "none"],
+        "QLinearMatMul": ["x", "one", "zero", "w", "one", "none", "wide", "zero"],
+        "QLinearConv": ["x", "one", "zero", "w", "one", "none", "wide", "zero"],
+        "QGemm": ["x", "one", "zero", "w", "one", "none", "", "wide", "zero"],
+    }[operator]
+    domain = "com.microsoft" if operator in ("MatMulIntegerToFloat", "QGemm") else ""
+    node = onnx.helper.make_node(operator, names, ["y"], operator, domain=domain)
+    kind = onnx.helper.np_dtype_to_tensor_dtype(a.dtype)
+    graph = onnx.helper.make_graph(
+        [node],
+        "one",
+        [onnx.helper.make_tensor_value_info("x", kind, a.shape)],
+        [onnx.ValueInfoProto(name="y")],
+        [onnx.numpy_helper.from_array(np.asarray(v), k) for k, v in stored.items() if k in names],
+    )
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)]
+    made = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    exact = (int(a.flat[0]) - int(zero)) * int(w.flat[0]) * inner
+    unit = (int(zero), float(wide)) if operator.startswith(("QL", "QG")) else (0, 1.0)
+    return made, a, exact, unit
+
+
+MATRICES = ["MatMulInteger", "MatMulIntegerToFloat", "QLinearMatMul", "QGemm"]
+
+
+@pytest.mark.parametrize("activation", ["uint8", "int8"])
+@pytest.mark.parametrize("operator", [*MATRICES, "QLinearConv", "ConvInteger"])
+def test_operators_are_counted_whose_kernel_saturates(operator, activation):
+    """uint8 activations on int8 weights, but for ConvInteger, whose weight is on the left."""
+    window = (1, 1) if operator.endswith(("Conv", "ConvInteger")) else ()
+    built, a, exact, (zero, step) = product(operator, activation, "int8", window)
+    counted = bool(list(integer_products(built)))
+    assert counted == (activation == "uint8" and operator != "ConvInteger")
+    found = (Session(built).run({"x": a})["y"].astype(np.float64) - zero) * step
+    cut = counted and bool(machine().saturates)
+    assert np.all(np.abs(found / exact - 1) < 0.01) != cut
+
+
+@pytest.mark.parametrize("operator", MATRICES)
+def test_exact_sums_are_exact_on_any_processor(operator):
+    built, a, exact, (zero, step) = product(operator, "uint8", "int8")
+    found = SaturatingSession(built, saturate=False).run({"x": a})["y"].astype(np.float64)
+    assert np.all(np.abs((found - zero) * step / exact - 1) < 0.01)

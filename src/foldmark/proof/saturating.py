@@ -4,6 +4,10 @@ Each integer product is computed exactly by ONNX Runtime, and what saturation ad
 computed here, from every activation code, and added to them: the arithmetic of
 `foldmark.exact.dot.saturating_pairs_dot` in place of the integer dot product. Later layers see
 what earlier ones made of it.
+
+The exact sums must not saturate on any processor. Weights are given as uint8 for that, 128 higher
+as their zero point is: u8 x u8 products are added in 32 bits everywhere, and so are those of
+ConvInteger, whose int8 weight stands on the left.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +19,7 @@ from numpy.typing import NDArray
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from foldmark.kernels.compiled import compiled
+from foldmark.proof.signed import signed_products
 from foldmark.runtimes.onnxruntime import Optimization, Session
 
 __all__ = [
@@ -23,20 +28,19 @@ __all__ = [
     "dynamic_codes",
     "integer_products",
     "saturation_errors",
-    "unsigned_codes",
     "windows",
 ]
 
 Array = NDArray[np.generic]
 _LOW, _HIGH = -32768, 32767
 
-# operator -> index of activation, weight, and the zero point of the activation.
+# operator -> index of activation and weight, and of the zero point of each.
 _OPERANDS = {
-    "QLinearMatMul": (0, 3, 2), "QGemm": (0, 3, 2), "QLinearConv": (0, 3, 2),
-    "MatMulInteger": (0, 1, 2), "MatMulIntegerToFloat": (0, 1, 4), "ConvInteger": (0, 1, 2),
-    "DynamicQuantizeMatMul": (0, 1, -1),
+    "QLinearMatMul": (0, 3, 2, 5), "QGemm": (0, 3, 2, 5), "QLinearConv": (0, 3, 2, 5),
+    "MatMulInteger": (0, 1, 2, 3), "MatMulIntegerToFloat": (0, 1, 4, 5),
+    "DynamicQuantizeMatMul": (0, 1, -1, 3),
 }  # fmt: skip
-_CONVOLUTIONS = {"QLinearConv", "ConvInteger"}
+_SIGN = np.uint8(0x80)
 
 
 @dataclass(frozen=True)
@@ -58,22 +62,35 @@ class IntegerProduct:
     @property
     def zero_point(self) -> str:
         """Name of the activation's zero point, "" without one."""
-        index = _OPERANDS[self.node.op_type][2]
+        return self._operand(2)
+
+    @property
+    def weight_zero(self) -> str:
+        """Name of the weight's zero point, "" without one."""
+        return self._operand(3)
+
+    def _operand(self, which: int) -> str:
+        index = _OPERANDS[self.node.op_type][which]
         return self.node.input[index] if 0 <= index < len(self.node.input) else ""
 
 
 def integer_products(model: onnx.ModelProto) -> Iterator[IntegerProduct]:
-    """Yield the products that byte pairs are multiplied for, those outside control flow."""
+    """Yield the products that u8 x s8 pairs are multiplied for, those outside control flow.
+
+    Not those of int8 activations, nor ConvInteger: with int8 codes on the left ONNX Runtime takes
+    a kernel whose sums are 32 bits wide.
+    """
+    signed = signed_products(model)
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
-        if node.op_type not in _OPERANDS:
+        if node.op_type not in _OPERANDS or node.name in signed:
             continue
         activation, weight = (node.input[i] for i in _OPERANDS[node.op_type][:2])
         tensor = stored.get(weight)
         if tensor is None or tensor.data_type != TensorProto.INT8:
             continue
         codes = numpy_helper.to_array(tensor)
-        convolution = node.op_type in _CONVOLUTIONS
+        convolution = node.op_type == "QLinearConv"
         if convolution and codes.shape[1] == 1:
             continue  # depthwise: one channel a window, computed without byte pairs
         if not convolution:
@@ -81,7 +98,9 @@ def integer_products(model: onnx.ModelProto) -> Iterator[IntegerProduct]:
                 continue  # a weight of its own for every batch entry
             transposed = any(a.name == "transB" and a.i for a in node.attribute)
             codes = np.ascontiguousarray(codes if transposed else codes.T)
-        yield IntegerProduct(node, activation, codes, convolution)
+        found = IntegerProduct(node, activation, codes, convolution)
+        if found.weight_zero in ("", *stored):
+            yield found
 
 
 @compiled
@@ -217,27 +236,21 @@ class SaturatingSession:
 
     def _error(self, product: IntegerProduct, values: Mapping[str, Array]) -> Array:
         """Return what saturation adds to a product's sums, in the shape of its result."""
-        dynamic = product.node.op_type == "DynamicQuantizeMatMul"
         if not self._saturate:
-            return np.zeros((), np.float32 if dynamic else np.int32)
+            return np.zeros((), np.int32)
         given = self._value(product.activation, values)
-        codes, scale = dynamic_codes(given) if dynamic else (unsigned_codes(given), 1.0)
+        codes = dynamic_codes(given)[0] if given.dtype == np.float32 else given.view(np.uint8)
         if product.is_convolution:
             return self._convolution_error(product, codes, values)
         rows = np.ascontiguousarray(codes.reshape(-1, codes.shape[-1]))
         errors = saturation_errors(rows, self._weights[product.node.name])
-        errors = errors.reshape(*codes.shape[:-1], -1)
-        if not dynamic:
-            return errors
-        steps = self._value(product.node.input[2], values).astype(np.float32)
-        return (errors * np.float32(scale) * steps).astype(np.float32)
+        return errors.reshape(*codes.shape[:-1], -1)
 
     def _convolution_error(
         self, product: IntegerProduct, codes: NDArray[np.uint8], values: Mapping[str, Array]
     ) -> Array:
-        given = self._value(product.activation, values)
         zero = self._value(product.zero_point, values) if product.zero_point else np.uint8(0)
-        padding = int(unsigned_codes(np.asarray(zero, given.dtype)))
+        padding = int(np.ravel(zero)[0])
         groups = _group(product.node)
         made = []
         for inside, filters in zip(
@@ -269,12 +282,17 @@ class _Rewritten:
             self.nodes.append(node)
             return
         match node.op_type:
-            case "MatMulInteger" | "ConvInteger" | "DynamicQuantizeMatMul":
-                self._keep(node)
+            case "MatMulInteger":
+                sums = self._sums(node, product, node.input[0], product.zero_point)
+                self._node("Identity", [sums], node.output[0])
             case "MatMulIntegerToFloat":
-                self._to_float(node)
+                given = [*node.input, *[""] * (7 - len(node.input))]
+                sums = self._sums(node, product, given[0], given[4])
+                self._to_float(sums, given[2], given[3], given[6], node.output[0])
+            case "DynamicQuantizeMatMul":
+                self._dynamic(node, product)
             case _:
-                self._to_codes(node)
+                self._to_codes(node, product)
 
     def _node(self, operator: str, inputs: list[str], output: str, **attributes: object) -> str:
         self.nodes.append(helper.make_node(operator, inputs, [output], name=output, **attributes))
@@ -284,48 +302,49 @@ class _Rewritten:
         self.stored.append(numpy_helper.from_array(np.asarray(array), name))
         return name
 
-    def _keep(self, node: onnx.NodeProto) -> None:
-        """Leave the operator and add to what it gives."""
-        exact = onnx.NodeProto()
-        exact.CopyFrom(node)
-        exact.output[0] = f"{node.output[0]}__exact"
-        self.nodes.append(exact)
-        self._node("Add", [exact.output[0], _added(node.name)], node.output[0])
-
-    def _sums(self, node: onnx.NodeProto, operator: str, zero: str) -> str:
+    def _sums(
+        self, node: onnx.NodeProto, product: IntegerProduct, activation: str, zero: str
+    ) -> str:
         """Add the bare integer product with its error, and return its name."""
-        stem = node.output[0]
-        activation, index, _ = _OPERANDS[node.op_type]
-        weight = node.input[index]
-        if any(a.name == "transB" and a.i for a in node.attribute):
-            weight = self._node("Transpose", [weight], f"{stem}__weight", perm=[1, 0])
-        kept = {
-            a.name: helper.get_attribute_value(a)
-            for a in node.attribute
-            if operator == "ConvInteger"
-        }
-        inputs = [node.input[activation], weight, *([zero] if zero else [])]
-        exact = self._node(operator, inputs, f"{stem}__exact", **kept)
-        return self._node("Add", [exact, _added(node.name)], f"{stem}__sums")
+        exact = f"{node.output[0]}__exact"
+        if product.is_convolution:
+            kept = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+            inputs = [activation, node.input[3], *([zero] if zero else [])]
+            self._node("ConvInteger", inputs, exact, **kept)
+        else:
+            weight = self._constant(f"{exact}__weight", product.codes.T.view(np.uint8) ^ _SIGN)
+            own = product.weight_zero
+            low = numpy_helper.to_array(self._stored[own]) if own else np.zeros((), np.int8)
+            high = self._constant(f"{exact}__zero", low.view(np.uint8) ^ _SIGN)
+            self._node("MatMulInteger", [activation, weight, zero, high], exact)
+        return self._node("Add", [exact, _added(node.name)], f"{exact}__sums")
 
-    def _to_float(self, node: onnx.NodeProto) -> None:
-        given = [*node.input, *[""] * (7 - len(node.input))]
-        sums = self._sums(node, "MatMulInteger", given[4])
+    def _to_float(self, sums: str, scale: str, weight_scale: str, bias: str, result: str) -> None:
         real = self._node("Cast", [sums], f"{sums}__real", to=TensorProto.FLOAT)
-        scale = self._node("Mul", [given[2], given[3]], f"{sums}__scale")
-        last = f"{sums}__scaled" if given[6] else node.output[0]
-        self._node("Mul", [real, scale], last)
-        if given[6]:
-            self._node("Add", [last, given[6]], node.output[0])
+        both = self._node("Mul", [scale, weight_scale], f"{sums}__scale")
+        last = f"{sums}__scaled" if bias else result
+        self._node("Mul", [real, both], last)
+        if bias:
+            self._node("Add", [last, bias], result)
 
-    def _to_codes(self, node: onnx.NodeProto) -> None:
+    def _dynamic(self, node: onnx.NodeProto, product: IntegerProduct) -> None:
+        """Open DynamicQuantizeMatMul: codes, scale and zero point at run time, sums, floats."""
+        given = [*node.input, *[""] * (5 - len(node.input))]
+        codes, scale, zero = (f"{node.output[0]}__{part}" for part in ("codes", "scale", "zero"))
+        self.nodes.append(
+            helper.make_node("DynamicQuantizeLinear", [given[0]], [codes, scale, zero], name=codes)
+        )
+        sums = self._sums(node, product, codes, zero)
+        self._to_float(sums, scale, given[2], given[4], node.output[0])
+
+    def _to_codes(self, node: onnx.NodeProto, product: IntegerProduct) -> None:
         """Open QLinearConv, QLinearMatMul and QGemm: sums, bias, scale, rounding, codes."""
         stem, gemm = node.output[0], node.op_type == "QGemm"
-        convolution = node.op_type == "QLinearConv"
+        convolution = product.is_convolution
         given = [*node.input, *[""] * (9 - len(node.input))]
         bias = given[6] if gemm else given[8] if convolution else ""
         after = (given[7], given[8]) if gemm else (given[6], given[7])
-        sums = self._sums(node, "ConvInteger" if convolution else "MatMulInteger", given[2])
+        sums = self._sums(node, product, given[0], given[2])
         weight = self._stored[given[3]]
         spread = [-1, *[1] * (len(weight.dims) - 2)] if convolution else [-1]
         if bias:
@@ -375,13 +394,6 @@ def _group(node: onnx.NodeProto) -> int:
 
 def _alpha(node: onnx.NodeProto) -> float:
     return next((a.f for a in node.attribute if a.name == "alpha"), 1.0)
-
-
-def unsigned_codes(tapped: Array) -> NDArray[np.uint8]:
-    """Return codes as the instruction reads them; kernels move signed ones up by 128."""
-    if tapped.dtype == np.int8:
-        return (tapped.view(np.uint8) ^ np.uint8(0x80)).astype(np.uint8)
-    return tapped.astype(np.uint8, copy=False)
 
 
 def dynamic_codes(real: Array) -> tuple[NDArray[np.uint8], np.float32]:

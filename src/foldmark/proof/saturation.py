@@ -21,7 +21,6 @@ from foldmark.proof.saturating import (
     SaturatingSession,
     dynamic_codes,
     integer_products,
-    unsigned_codes,
     windows,
 )
 from foldmark.runtimes.batches import Data
@@ -171,13 +170,12 @@ def saturations(execution: Execution, data: Data, batch_size: int) -> tuple[Satu
 
 def _counted(product: IntegerProduct, values: Mapping[str, NDArray[np.generic]]) -> Saturation:
     tapped = values[product.activation]
-    codes = unsigned_codes(tapped) if tapped.dtype.kind in "iu" else dynamic_codes(tapped)[0]
+    codes = dynamic_codes(tapped)[0] if tapped.dtype == np.float32 else tapped.view(np.uint8)
     if product.is_convolution:
         # Every group multiplies alike; the first stands for them all.
         groups = codes.shape[1] // product.codes.shape[1]
         weights = product.codes[: len(product.codes) // groups]
-        zero = values[product.zero_point] if product.zero_point else np.uint8(0)
-        padding = int(unsigned_codes(np.asarray(zero, tapped.dtype)).ravel()[0])
+        padding = int(values[product.zero_point].ravel()[0]) if product.zero_point else 0
         inside = codes[:, : weights.shape[1]]
         rows, _ = windows(product.node, inside, weights.shape[2:], padding)
         weights = np.moveaxis(weights, 1, -1).reshape(len(weights), -1)

@@ -14,6 +14,7 @@ _TELLS = {
     "QLinearMatMul": (2, 0),
     "QGemm": (2, 0),
     "MatMulInteger": (2, 0),
+    "MatMulIntegerToFloat": (4, 0),
     "ConvInteger": (3, 1),
 }
 
