@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from foldmark.ledger.integral import Integral
 from foldmark.ledger.panels import Panels
-from foldmark.ledger.replay import Integral
 from foldmark.ledger.stretch import Stretch
 
 KINKS = np.array([0.137, 0.611, 0.613, 0.88])

@@ -24,9 +24,10 @@ from foldmark.compare.runnable import Runnable, Side, fitted
 from foldmark.errors import NoDerivative
 from foldmark.formats.values import Array
 from foldmark.ledger.choice import MetricChoice, check_same_outputs, choose_metric
+from foldmark.ledger.integral import Integral
 from foldmark.ledger.metrics import Metric
 from foldmark.ledger.models import is_constant
-from foldmark.ledger.replay import Integral, Recording, dot
+from foldmark.ledger.recording import Recording, dot
 from foldmark.ledger.targets import BatchTarget, Ruler
 from foldmark.runtimes.batches import Batch, Data, DataLike, open_data
 

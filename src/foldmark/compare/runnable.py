@@ -10,7 +10,8 @@ from foldmark.formats.values import Array
 from foldmark.graphs.light import LightModel, lighten
 from foldmark.graphs.sites import Encoding, QuantizedGraph, Site, SiteKind
 from foldmark.ledger.models import Models, is_constant
-from foldmark.ledger.replay import Recording, Replay
+from foldmark.ledger.recording import Recording
+from foldmark.ledger.replay import Replay
 from foldmark.runtimes.onnxruntime import Optimization, Session
 
 __all__ = ["Runnable", "Side", "fitted"]

@@ -16,10 +16,12 @@ from foldmark.ledger.choice import MetricChoice
 from foldmark.ledger.entries import Closure, Entry, MetricChange
 from foldmark.ledger.facts import SiteFactsCollector
 from foldmark.ledger.flips import FlipFinder, LabelReport
+from foldmark.ledger.integral import Integral
 from foldmark.ledger.models import Models, Way, is_constant
 from foldmark.ledger.panels import Panels
 from foldmark.ledger.progress import Progress
-from foldmark.ledger.replay import Integral, Recording, Replay
+from foldmark.ledger.recording import Recording
+from foldmark.ledger.replay import Replay
 from foldmark.ledger.softmax import SoftmaxGain, SoftmaxGains
 from foldmark.ledger.stretch import Stretch
 from foldmark.ledger.tally import SiteTally

@@ -10,7 +10,10 @@ from foldmark.graphs.derivative.samples import Apart
 from foldmark.graphs.injection import MetricPiece
 from foldmark.runtimes.onnxruntime import Session
 
-__all__ = ["Built", "error_input"]
+__all__ = ["SHARE", "Built", "error_input"]
+
+SHARE = "share of the integral"
+"""The input that scales a node's gradients by the node's share of the integral."""
 
 
 @dataclass(frozen=True)

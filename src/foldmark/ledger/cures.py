@@ -19,10 +19,11 @@ from foldmark.ledger.choice import MetricChoice
 from foldmark.ledger.entries import Entry
 from foldmark.ledger.fixes import Fix
 from foldmark.ledger.grid import code_limits
+from foldmark.ledger.integral import Integral
 from foldmark.ledger.models import Models, is_constant
 from foldmark.ledger.progress import Progress
 from foldmark.ledger.recording import Float32, Recording, dot
-from foldmark.ledger.replay import Integral, Replay
+from foldmark.ledger.replay import Replay
 from foldmark.ledger.stretch import Stretch
 from foldmark.ledger.targets import BatchTarget, Ruler
 from foldmark.ledger.treated import treated_model

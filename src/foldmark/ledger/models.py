@@ -15,7 +15,8 @@ from foldmark.graphs.reading.read import read_quantized
 from foldmark.graphs.sites import QuantizedGraph, Site, SiteKind, UnmatchedWeight
 from foldmark.ledger.bias import bias_ratios
 from foldmark.ledger.paths import FlatPair, flatten_pair
-from foldmark.ledger.replay import Recording, Replay
+from foldmark.ledger.recording import Recording
+from foldmark.ledger.replay import Replay
 from foldmark.ledger.softmax import softmax_nodes
 from foldmark.runtimes.inputs import describe_inputs, model_inputs
 from foldmark.runtimes.onnxruntime import Optimization, Session

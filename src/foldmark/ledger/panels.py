@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from foldmark.ledger.replay import Integral
+from foldmark.ledger.integral import Integral
 from foldmark.ledger.stretch import Stretch
 
 __all__ = ["Panels"]

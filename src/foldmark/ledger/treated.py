@@ -11,7 +11,7 @@ from foldmark.graphs.emitter import Emitter
 from foldmark.graphs.light import LightModel, lighten
 from foldmark.graphs.sites import QuantizedGraph, Site
 from foldmark.ledger.models import is_constant
-from foldmark.ledger.replay import Recording
+from foldmark.ledger.recording import Recording
 from foldmark.ledger.treatments import Treatment
 
 __all__ = ["treated_model"]
