@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foldmark.graphs.derivative.kinks import Kink
+from foldmark.graphs.derivative.kink import Kink
 from foldmark.graphs.derivative.samples import Apart
 from foldmark.graphs.injection import MetricPiece
 from foldmark.runtimes.onnxruntime import Session
@@ -27,7 +27,7 @@ class Built:
         gradients: site name -> name of its gradient.
         names: of the gradients, each once.
         dtype: of the metric.
-        slopes: input -> function whose mean slope it takes.
+        kinks: functions whose means it takes.
         apart: what it tells apart by samples.
         parts: input that takes a site's error -> name of the site's entry sample by sample.
     """
@@ -38,7 +38,7 @@ class Built:
     gradients: Mapping[str, str]
     names: tuple[str, ...]
     dtype: np.dtype[np.generic]
-    slopes: Mapping[str, Kink]
+    kinks: tuple[Kink, ...]
     apart: Apart | None
     parts: Mapping[str, str]
 

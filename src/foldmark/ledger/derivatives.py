@@ -6,7 +6,7 @@ import onnx
 
 from foldmark.graphs.derivative.facts import Fact, probe
 from foldmark.graphs.derivative.gradient import Derivative, adding_up, gradient
-from foldmark.graphs.derivative.kinks import Kink
+from foldmark.graphs.derivative.kink import Kink
 from foldmark.graphs.derivative.samples import Apart
 from foldmark.graphs.injection import Injected, MetricPiece, append_metric
 from foldmark.graphs.light import LightModel
@@ -75,7 +75,7 @@ class Derivatives:
                 self._gradients(derivative),
                 tuple(dict.fromkeys((*derivative.gradients.values(), *derivative.parts.values()))),
                 facts[scalar].dtype,
-                derivative.slopes,
+                derivative.kinks,
                 apart,
                 derivative.parts,
             )

@@ -1,15 +1,14 @@
 """The mean slopes of functions with kinks over the part of the path that a node stands for."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 
-import numpy as np
-
-from foldmark.graphs.derivative.kinks import Kink
+from foldmark.graphs.derivative.contests import with_winners
+from foldmark.graphs.derivative.kink import Kink
 from foldmark.graphs.light import LightModel, with_outputs
 from foldmark.ledger.across import Across
 from foldmark.ledger.added import AddedErrors
-from foldmark.ledger.recording import Float32, Recording, as_float32
+from foldmark.ledger.recording import Float32, Recording
 from foldmark.ledger.stretch import Stretch
 from foldmark.runtimes.onnxruntime import Array, Session
 
@@ -46,40 +45,39 @@ class MeanSlopes:
         self._memory: dict[str, Float32] = {}
 
     def over(
-        self, recording: Recording, slopes: Mapping[str, Kink], stretch: Stretch
+        self, recording: Recording, kinks: Collection[Kink], stretch: Stretch
     ) -> Iterator[dict[str, Array]]:
-        """Yield, for each node of a stretch, the mean slopes by the input that takes each.
-
-        slopes   input -> function
-        """
-        if not slopes:
+        """Yield, for each node of a stretch, the means of some of the functions."""
+        if not kinks:
             yield from ({} for _ in range(stretch.nodes))
             return
         begin, *ends = stretch.ends
-        low = self._arguments(recording, float(begin))
+        low = self._seen(recording, float(begin))
         for end in ends:
-            high = self._arguments(recording, float(end))
+            high = self._seen(recording, float(end))
 
-            def mean(kink: Kink, low: _Arrays = low, high: _Arrays = high) -> Array:
-                ends = low[kink.argument], high[kink.argument]
-                memory = self._memory.get(kink.result)
-                if memory is None or memory.shape != ends[0].shape:
-                    memory = np.empty(ends[0].shape, np.float32)
-                    self._memory[kink.result] = memory
-                slope = kink.mean_slope(*map(as_float32, ends), out=memory)
-                return slope.astype(ends[0].dtype, copy=False)
+            def means(kink: Kink, low: _Arrays = low, high: _Arrays = high) -> dict[str, Array]:
+                return kink.means(low, high, self._memory)
 
-            yield dict(zip(slopes, self._across(mean, slopes.values()), strict=True))
+            found: dict[str, Array] = {}
+            for part in self._across(means, kinks):
+                found |= part
+            yield found
             low = high
 
-    def _arguments(self, recording: Recording, amount: float) -> _Arrays:
-        """Return the arguments of functions with kinks at a place of the path."""
+    def _seen(self, recording: Recording, amount: float) -> _Arrays:
+        """Return what functions with kinks look at, at a place of the path."""
         inputs = {**recording.feeds, **self._added.everything(recording, amount)}
-        arguments = list(dict.fromkeys(kink.argument for kink in self._kinks.values()))
-        return self._bends.run(inputs, arguments)
+        given = {name: inputs[name].copy() for name in self._looked_at if name in inputs}
+        asked = [name for name in self._looked_at if name not in given]
+        return {**given, **(self._bends.run(inputs, asked) if asked else {})}
+
+    @cached_property
+    def _looked_at(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for kink in self._kinks.values() for name in kink.seen))
 
     @cached_property
     def _bends(self) -> Session:
-        """The graph with the arguments of functions with kinks as outputs."""
-        arguments = [kink.argument for kink in self._kinks.values()]
-        return Session(with_outputs(self._model, arguments), threads=self._threads)
+        """The graph with what functions with kinks look at as outputs."""
+        model = with_outputs(with_winners(self._model), self._looked_at)
+        return Session(model, threads=self._threads)

@@ -1,8 +1,8 @@
 """The path cut into panels, where the metric's slope has kinks: finest where it needs to be.
 
-Kinks of the functions that `find_kinks` knows are integrated exactly; a maximum that changes
-places, as in MaxPool, is not, and no rule that is smooth in the whole path sees it right. But the
-metric itself is cheap to run at any point of the path, so what a panel's nodes
+Kinks of the functions that `find_kinks` knows are integrated exactly; others, as in TopK where
+elements change places, are not, and no rule that is smooth in the whole path sees them right. But
+the metric itself is cheap to run at any point of the path, so what a panel's nodes
 leave is known exactly:
 
     left = M(b) - M(a) - sum over the panel's nodes

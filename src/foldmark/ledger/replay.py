@@ -193,7 +193,7 @@ class Replay:
             given = {so_far(name): sums[total_of(name)] for name in built.names}
         fixed = {**recording.feeds, **self._added.of_activations(recording), **inputs}
         fixed |= {error: self._weight_errors[site] for site, error in built.errors.items()}
-        slopes = self._slopes.over(recording, built.slopes, stretch)
+        slopes = self._slopes.over(recording, built.kinks, stretch)
         for point, share in zip(stretch.points, times * stretch.shares, strict=True):
             amount, part = np.array(point, np.float32), np.array(share, built.dtype)
             feeds = {**fixed, **given, **next(slopes), AMOUNT: amount, SHARE: part}

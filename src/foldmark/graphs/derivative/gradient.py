@@ -9,7 +9,7 @@ import onnx
 from foldmark.errors import NoDerivative
 from foldmark.graphs.derivative.facts import Facts
 from foldmark.graphs.derivative.gelu import Gelu, find_gelus
-from foldmark.graphs.derivative.kinks import Kink
+from foldmark.graphs.derivative.kink import Kink
 from foldmark.graphs.derivative.prepare import opset_of
 from foldmark.graphs.derivative.samples import Apart, Meetings
 from foldmark.graphs.derivative.table import FLAT, find_rule
@@ -28,14 +28,14 @@ class Derivative:
         model: the graph; its outputs are the value and the gradients.
         gradients: value -> the name of the output that holds the gradient with respect to it.
             A value that does not reach the output has none: its gradient is zero.
-        slopes: input that takes the mean slope of a function with a kink -> the function.
+        kinks: functions with kinks whose means over a stretch are inputs of it.
         parts: input that takes a stored tensor's error -> output of shape (samples,) that holds
             the products of error and gradient sample by sample.
     """
 
     model: LightModel
     gradients: Mapping[str, str]
-    slopes: Mapping[str, Kink] = field(default_factory=dict)
+    kinks: tuple[Kink, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -58,8 +58,8 @@ def gradient(
         facts: types and shapes on the data that the graph will run on (see `probe`).
         seed: name of a further input, of the output's type and shape, that holds the factor;
             the factor is 1 when no name is given.
-        kinks: functions whose mean slope over a stretch is given as an input, by the name of
-            their value (see `find_kinks`); the slopes of all others are taken where they are.
+        kinks: functions whose means over a stretch are given as inputs, by the name of their
+            value (see `find_kinks`); the slopes of all others are taken where they are.
         apart: stored tensors whose entries are wanted sample by sample.
 
     Raises:
@@ -73,9 +73,9 @@ def gradient(
     fact = facts[output]
     first = seed or tape.constant(np.ones(fact.shape), fact.dtype)
     gelus = find_gelus(nodes, kept, facts)
-    tape.kinks = kinks or {}
     meetings = Meetings(apart or Apart(frozenset(), {}), nodes, tape)
-    arrived = _walk_back(nodes, {output: [first]}, moving, gelus, meetings)
+    known = _Known(gelus, kinks or {})
+    arrived = _walk_back(nodes, {output: [first]}, moving, known, meetings)
     gradients = {name: _total(tape, arrived[name]) for name in with_respect_to if name in arrived}
     for index, node in tape.replaced.items():
         nodes[index] = node
@@ -91,19 +91,38 @@ def gradient(
         element = onnx.helper.np_dtype_to_tensor_dtype(fact.dtype)
         value = onnx.helper.make_tensor_value_info(error, element, fact.shape)
         derived.model.graph.input.append(value)
-    return Derivative(derived, gradients, _slopes(derived.model, tape), parts)
+    return Derivative(derived, gradients, _with_means(derived.model, known.kinks, facts), parts)
 
 
-def _slopes(model: onnx.ModelProto, tape: Tape) -> dict[str, Kink]:
-    """Declare the mean slopes that the graph reads as inputs of it, and return them."""
+def _with_means(
+    model: onnx.ModelProto, kinks: Mapping[str, Kink], facts: Facts
+) -> tuple[Kink, ...]:
+    """Declare the means that the graph reads as inputs of it, and return whose they are."""
     read = {name for node in model.graph.node for name in node.input}
-    slopes = {name: kink for name, kink in tape.slopes.items() if name in read}
-    for name, kink in slopes.items():
-        fact = tape.facts[kink.argument]
-        element = onnx.helper.np_dtype_to_tensor_dtype(fact.dtype)
-        value = onnx.helper.make_tensor_value_info(name, element, fact.shape)
-        model.graph.input.append(value)
-    return slopes
+    met = []
+    for kink in kinks.values():
+        inputs = kink.inputs(facts) if kink.result in facts else {}
+        if not read.intersection(inputs):
+            continue
+        met.append(kink)
+        for name, fact in inputs.items():
+            element = onnx.helper.np_dtype_to_tensor_dtype(fact.dtype)
+            value = onnx.helper.make_tensor_value_info(name, element, fact.shape)
+            model.graph.input.append(value)
+    return tuple(met)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is differentiated as a whole instead of by an operator's rule.
+
+    Attributes:
+        gelus: by the index of their last node.
+        kinks: by the name of their value.
+    """
+
+    gelus: Mapping[int, Gelu]
+    kinks: Mapping[str, Kink]
 
 
 def adding_up(derivative: Derivative, facts: Facts) -> LightModel:
@@ -161,7 +180,7 @@ def _walk_back(
     nodes: Sequence[onnx.NodeProto],
     arrived: dict[str, list[str]],
     moving: set[str],
-    gelus: Mapping[int, Gelu],
+    known: _Known,
     meetings: Meetings,
 ) -> dict[str, list[str]]:
     """Run every rule on the way back; add to what arrived at each value, and return it."""
@@ -170,17 +189,18 @@ def _walk_back(
         node = nodes[index]
         if not any(name in arrived and name in moving for name in node.output):
             continue
-        if index in gelus:
-            gelu = gelus[index]
+        if index in known.gelus:
+            gelu = known.gelus[index]
             if gelu.x in moving:
                 g = gelu.gradient(tape, _total(tape, arrived[gelu.output]))
                 arrived.setdefault(gelu.x, []).append(g)
             continue
-        kink = tape.kinks.get(node.output[0])
+        kink = known.kinks.get(node.output[0])
         if kink is not None:
-            if kink.argument in moving:
-                g = tape.multiply(_total(tape, arrived[kink.result]), tape.mean_slope(kink))
-                arrived.setdefault(kink.argument, []).append(g)
+            if moving.intersection(kink.arguments):
+                back = kink.back(tape, _total(tape, arrived[kink.result]))
+                for name in back.keys() & moving:
+                    arrived.setdefault(name, []).append(back[name])
             continue
         wanted = [name in moving for name in node.input]
         if node.op_type in FLAT or not any(name in moving for name in names_read(node)):

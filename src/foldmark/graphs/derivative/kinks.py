@@ -1,14 +1,10 @@
 """Functions with kinks, on the stretch of a path for which one node of an integral stands.
 
 Where a Relu opens on the way its slope jumps, and a slope taken at a single point is that of one
-side or of the other. An integral needs the mean over the stretch. On the straight line from a to
-b, the argument's values at the two ends of the stretch, that mean is known exactly:
-
-    mean of [x > c] = (max(b - c, 0) - max(a - c, 0)) / (b - a)
-
-and the slope of each function here is a sum of such terms. With it a network of Relus is
-integrated by as few nodes as a smooth one; with slopes at points thousands of small jumps leave
-per cent of the integral with sixteen nodes.
+side or of the other. An integral needs the mean over the stretch, which is known from the
+argument's values at its two ends. With it a network of Relus is integrated by as few nodes as a
+smooth one; with slopes at points thousands of small jumps leave per cent of the integral with
+sixteen nodes. Where a maximum changes places it is the same.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,175 +14,210 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from foldmark.graphs.derivative.contests import Between, Contest, PooledWinners, ReducedWinners
+from foldmark.graphs.derivative.corners import Corner, Cornered, ExponentialBelow, Leaning
+from foldmark.graphs.derivative.kink import Kink
 from foldmark.graphs.light import LightModel
 
-__all__ = ["Corner", "Kink", "find_kinks"]
-
-Float32 = NDArray[np.float32]
-
-# Elements whose temporary arrays stay in a processor's cache.
-_BLOCK = 1 << 14
-
-
-@dataclass(frozen=True)
-class Corner:
-    """A term [x > limit] (jump + bend (x - limit)) of a slope."""
-
-    limit: float
-    jump: float
-    bend: float = 0.0
-
-
-@dataclass(frozen=True)
-class Kink:
-    """A function of one tensor, element by element, whose slope jumps.
-
-    Attributes:
-        argument: name of the tensor.
-        result: name of the function's value.
-        first: slope below every limit.
-        corners: what is added to it beyond each limit.
-    """
-
-    argument: str
-    result: str
-    first: float
-    corners: tuple[Corner, ...]
-
-    def mean_slope(self, low: Float32, high: Float32, *, out: Float32 | None = None) -> Float32:
-        """Return the slope's mean along the line from `low` to `high`, of their shape.
-
-        It is written into `out` when that is given: touching fresh memory costs more than the
-        arithmetic.
-        """
-        slope = np.empty(low.shape, np.float32) if out is None else out
-        flat = slope.reshape(-1), low.reshape(-1), high.reshape(-1)
-        # Where nothing moves the quotient is 0 / 0 or infinite, and right once it is bounded.
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            for start in range(0, slope.size, _BLOCK):
-                self._turn(*(array[start : start + _BLOCK] for array in flat))
-        return slope
-
-    def _turn(self, slope: Float32, low: Float32, high: Float32) -> None:
-        """Write the slope: what it is below every corner, and what each adds."""
-        slope.fill(self.first)
-        top = np.maximum(low, high)
-        width = np.abs(high - low)
-        for corner in self.corners:
-            limit = np.float32(corner.limit)
-            share = (top - limit) / width
-            np.fmin(np.fmax(share, 0, out=share), 1, out=share)  # these let go of NaN
-            if corner.bend:
-                middle = (np.maximum(low - limit, 0) + np.maximum(high - limit, 0)) / 2
-                slope += share * (np.float32(corner.bend) * middle)
-            slope += share if corner.jump == 1 else np.float32(corner.jump) * share
+__all__ = ["find_kinks"]
 
 
 def find_kinks(model: LightModel) -> dict[str, Kink]:
     """Return the model's functions with kinks by the name of their value."""
-    numbers = _numbers(model)
+    stored = _Stored(model)
     found = {}
     for node in model.model.graph.node:
-        known = _SLOPES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-        slope = known(_Function(node, numbers)) if known is not None else None
-        if slope is not None:
-            argument, first, corners = slope
-            found[node.output[0]] = Kink(argument, node.output[0], first, tuple(corners))
+        known = _KINKS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        kink = known(_Function(node, stored)) if known is not None else None
+        if kink is not None:
+            found[node.output[0]] = kink
     return found
 
 
-# Argument, slope below every limit, corners; None where a limit is not a stored number.
-_Slope = tuple[str, float, Sequence[Corner]] | None
+class _Stored:
+    """The constants of a graph."""
+
+    def __init__(self, model: LightModel) -> None:
+        self.names = {tensor.name for tensor in model.model.graph.initializer}
+        self.numbers: dict[str, float] = {}
+        self.integers: dict[str, tuple[int, ...]] = {}
+        for tensor in model.model.graph.initializer:
+            if tensor.name in model.weights or len(tensor.dims) > 1:
+                continue
+            value: NDArray[np.generic] = onnx.numpy_helper.to_array(tensor)
+            if not tensor.dims and np.issubdtype(value.dtype, np.floating):
+                self.numbers[tensor.name] = float(value)
+            elif value.dtype == np.int64:
+                self.integers[tensor.name] = tuple(int(n) for n in value.reshape(-1))
 
 
 @dataclass(frozen=True)
 class _Function:
-    """A node, and the stored numbers of its graph."""
+    """A node, and the constants of its graph."""
 
     node: onnx.NodeProto
-    numbers: Mapping[str, float]
+    stored: _Stored
 
     @property
     def x(self) -> str:
         return self.node.input[0]
 
+    @property
+    def y(self) -> str:
+        return self.node.output[0]
+
     def real(self, name: str, default: float) -> float:
         return next((a.f for a in self.node.attribute if a.name == name), default)
 
+    def integer(self, name: str, default: int) -> int:
+        return next((a.i for a in self.node.attribute if a.name == name), default)
 
-def _relu(of: _Function) -> _Slope:
-    return of.x, 0.0, [Corner(0.0, 1.0)]
+    def cornered(self, first: float, corners: Sequence[Corner]) -> Cornered:
+        return Cornered(self.x, self.y, first, tuple(corners))
 
 
-def _leaky_relu(of: _Function) -> _Slope:
+_RELU = (Corner(0.0, 1.0),)
+
+
+def _relu(of: _Function) -> Kink:
+    return of.cornered(0.0, _RELU)
+
+
+def _leaky_relu(of: _Function) -> Kink:
     below = of.real("alpha", 0.01)
-    return of.x, below, [Corner(0.0, 1.0 - below)]
+    return of.cornered(below, [Corner(0.0, 1.0 - below)])
 
 
-def _abs(of: _Function) -> _Slope:
-    return of.x, -1.0, [Corner(0.0, 2.0)]
+def _parametric_relu(of: _Function) -> Kink | None:
+    below = of.node.input[1]
+    return Leaning(of.x, of.y, 0.0, _RELU, below) if below in of.stored.names else None
 
 
-def _hard_sigmoid(of: _Function) -> _Slope:
+def _thresholded_relu(of: _Function) -> Kink:
+    limit = of.real("alpha", 1.0)
+    return of.cornered(0.0, [Corner(limit, 1.0, step=limit)])
+
+
+def _shrink(of: _Function) -> Kink | None:
+    """x + bias below -lambd, x - bias above lambd, 0 between."""
+    limit, bias = of.real("lambd", 0.5), of.real("bias", 0.0)
+    if limit < 0:
+        return None
+    step = limit - bias
+    return of.cornered(1.0, [Corner(-limit, -1.0, step=step), Corner(limit, 1.0, step=step)])
+
+
+def _elu(of: _Function) -> Kink | None:
+    below = of.real("alpha", 1.0)
+    # Without a jump nodes see it better where they are.
+    return None if below == 1 else ExponentialBelow(of.x, of.y, 0.0, _RELU, 1.0, below)
+
+
+def _selu(of: _Function) -> Kink:
+    alpha, gamma = of.real("alpha", 1.6732631921768188), of.real("gamma", 1.0507010221481323)
+    return ExponentialBelow(of.x, of.y, 0.0, _RELU, gamma, alpha * gamma)
+
+
+def _abs(of: _Function) -> Kink:
+    return of.cornered(-1.0, [Corner(0.0, 2.0)])
+
+
+def _hard_sigmoid(of: _Function) -> Kink | None:
     """max(0, min(1, alpha x + beta))."""
     alpha, beta = of.real("alpha", 0.2), of.real("beta", 0.5)
     if alpha <= 0:
         return None
-    return of.x, 0.0, [Corner(-beta / alpha, alpha), Corner((1 - beta) / alpha, -alpha)]
+    return of.cornered(0.0, [Corner(-beta / alpha, alpha), Corner((1 - beta) / alpha, -alpha)])
 
 
-def _hard_swish(of: _Function) -> _Slope:
+def _hard_swish(of: _Function) -> Kink:
     """x max(0, min(1, x/6 + 1/2)): x/3 + 1/2 between -3 and 3."""
-    return of.x, 0.0, [Corner(-3.0, -0.5, 1 / 3), Corner(3.0, -0.5, -1 / 3)]
+    return of.cornered(0.0, [Corner(-3.0, -0.5, 1 / 3), Corner(3.0, -0.5, -1 / 3)])
 
 
-def _clip(of: _Function) -> _Slope:
+def _clip(of: _Function) -> Kink | None:
     low, high = [*of.node.input[1:], "", ""][:2]
-    if any(bound and bound not in of.numbers for bound in (low, high)):
+    numbers = of.stored.numbers
+    if any(bound and bound not in numbers for bound in (low, high)):
         return None
-    corners = [Corner(of.numbers[low], 1.0)] if low else []
+    corners = [Corner(numbers[low], 1.0)] if low else []
     if high:
-        corners.append(Corner(of.numbers[high], -1.0))
-    is_empty = bool(low and high) and of.numbers[low] >= of.numbers[high]
-    return None if is_empty else (of.x, 0.0 if low else 1.0, corners)
+        corners.append(Corner(numbers[high], -1.0))
+    is_empty = bool(low and high) and numbers[low] >= numbers[high]
+    return None if is_empty else of.cornered(0.0 if low else 1.0, corners)
 
 
-def _max(of: _Function) -> _Slope:
-    """max(x, c) of a stored number c."""
+def _max(of: _Function) -> Kink | None:
+    """max(x, c) of a stored number c, or of two tensors."""
     found = _variable(of)
-    return None if found is None else (found[0], 0.0, [Corner(found[1], 1.0)])
+    if found is None:
+        return _between(of, is_largest=True)
+    return Cornered(found[0], of.y, 0.0, (Corner(found[1], 1.0),))
 
 
-def _min(of: _Function) -> _Slope:
+def _min(of: _Function) -> Kink | None:
     found = _variable(of)
-    return None if found is None else (found[0], 1.0, [Corner(found[1], -1.0)])
+    if found is None:
+        return _between(of, is_largest=False)
+    return Cornered(found[0], of.y, 1.0, (Corner(found[1], -1.0),))
 
 
 def _variable(of: _Function) -> tuple[str, float] | None:
     """Return which of two inputs is no stored number, and the number that the other is."""
-    numbers = [of.numbers[name] for name in of.node.input if name in of.numbers]
-    others = [name for name in of.node.input if name not in of.numbers]
+    numbers = [of.stored.numbers[name] for name in of.node.input if name in of.stored.numbers]
+    others = [name for name in of.node.input if name not in of.stored.numbers]
     return (others[0], numbers[0]) if len(numbers) == len(others) == 1 else None
 
 
-_SLOPES: Mapping[str, Callable[[_Function], _Slope]] = {
+def _between(of: _Function, *, is_largest: bool) -> Kink | None:
+    if len(set(of.node.input)) != 2 or of.stored.names.intersection(of.node.input):
+        return None
+    one, other = of.node.input
+    return Between((one, other), of.y, is_largest)
+
+
+def _max_pool(of: _Function) -> Kink | None:
+    if of.integer("storage_order", 0) or len(of.node.output) > 1:
+        return None  # indices that run column by column, or that somebody else reads
+    return Contest(of.x, of.y, PooledWinners(of.y))
+
+
+def _global_max_pool(of: _Function) -> Kink:
+    return Contest(of.x, of.y, ReducedWinners(None, is_largest=True))
+
+
+def _reduce_max(of: _Function) -> Kink | None:
+    return _reduced(of, is_largest=True)
+
+
+def _reduce_min(of: _Function) -> Kink | None:
+    return _reduced(of, is_largest=False)
+
+
+def _reduced(of: _Function, *, is_largest: bool) -> Kink | None:
+    """An extreme over axes that are stored with the graph."""
+    given = next((tuple(a.ints) for a in of.node.attribute if a.name == "axes"), None)
+    if given is None and len(of.node.input) > 1:
+        given = of.stored.integers.get(of.node.input[1])
+    return Contest(of.x, of.y, ReducedWinners(given, is_largest=is_largest)) if given else None
+
+
+_KINKS: Mapping[str, Callable[[_Function], Kink | None]] = {
     "Abs": _abs,
     "Clip": _clip,
+    "Elu": _elu,
+    "GlobalMaxPool": _global_max_pool,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _hard_swish,
     "LeakyRelu": _leaky_relu,
     "Max": _max,
+    "MaxPool": _max_pool,
     "Min": _min,
+    "PRelu": _parametric_relu,
+    "ReduceMax": _reduce_max,
+    "ReduceMin": _reduce_min,
     "Relu": _relu,
+    "Selu": _selu,
+    "Shrink": _shrink,
+    "ThresholdedRelu": _thresholded_relu,
 }
-
-
-def _numbers(model: LightModel) -> dict[str, float]:
-    """Return the stored floats that are scalars."""
-    numbers = {}
-    for tensor in model.model.graph.initializer:
-        if not tensor.dims and tensor.name not in model.weights:
-            value = onnx.numpy_helper.to_array(tensor)
-            if np.issubdtype(value.dtype, np.floating):
-                numbers[tensor.name] = float(value)
-    return numbers

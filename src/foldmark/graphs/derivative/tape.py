@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from foldmark.errors import NoDerivative
 from foldmark.graphs.derivative.facts import Fact, Facts
-from foldmark.graphs.derivative.kinks import Kink
 from foldmark.graphs.emitter import Emitter
 
 __all__ = ["Gradients", "Rule", "Step", "Tape"]
@@ -25,8 +24,6 @@ class Tape(Emitter):
         facts: type and shape of every value of the forward part.
         opset: version of the default operator set.
         replaced: forward nodes that a rule exchanged for a copy with more outputs.
-        kinks: functions whose mean slope is given, by the name of their value.
-        slopes: the inputs that take those which were asked for.
     """
 
     def __init__(self, facts: Facts, opset: int) -> None:
@@ -34,14 +31,6 @@ class Tape(Emitter):
         self.facts = facts
         self.opset = opset
         self.replaced: dict[int, onnx.NodeProto] = {}
-        self.kinks: Mapping[str, Kink] = {}
-        self.slopes: dict[str, Kink] = {}
-
-    def mean_slope(self, kink: Kink) -> str:
-        """Return the name of the input that takes a function's mean slope."""
-        name = f"mean slope of {kink.result}"
-        self.slopes[name] = kink
-        return name
 
     def number(self, value: float, dtype: np.dtype[np.generic]) -> str:
         """Return the name of a scalar constant."""
