@@ -51,6 +51,8 @@ _EASY = 0.2
 # So much of a batch's time is spent when it is recorded, and when it is integrated as well.
 _RECORDED = 0.1
 _INTEGRATED = 0.9
+# Single precision rounds what is summed by about so many of its steps.
+_ROUNDINGS = 4.0
 # What goes on inside (born or arrived, softmax gains) is looked at in so many samples.
 _INNER_SAMPLES = 32
 # And whether the replay is the quantized model in so many.
@@ -76,6 +78,7 @@ class Account:
         replay_error: largest |replay at t=1 - simulated| over the largest |simulated - float|.
         labels: right answers and flips; None without labels.
         refused: why sites were switched off one at a time, None when they were not.
+        resolution: the part of the change that single precision may round away.
     """
 
     change: MetricChange
@@ -90,6 +93,7 @@ class Account:
     replay_error: float
     labels: LabelReport | None
     refused: NoDerivative | None
+    resolution: float
 
 
 @dataclass
@@ -143,6 +147,7 @@ class AccountTaker:
         self._ends = 0.0
         self.refused: NoDerivative | None = None
         self._replay_error = 0.0
+        self._resolution = 0.0
         self._flips = FlipFinder(models, choice.outputs[0])
 
     def take(self, data: Data, batch_size: int) -> Account:
@@ -245,6 +250,8 @@ class AccountTaker:
                 self._nodes = max(_FIRST_NODES, nodes * 2 // 3) if excess < _EASY else nodes
                 break
             is_stuck = nodes > _MOST_STUCK and abs(left) > _HELPED * best
+            if is_stuck and abs(left) <= self._rounded(recording) * abs(self._sums.moved[-1]):
+                break
             most = _MOST_NODES_WITH_KINKS if replay.has_kinks else _MOST_NODES
             if nodes >= most or is_stuck:
                 self._nodes = _FIRST_NODES
@@ -257,6 +264,17 @@ class AccountTaker:
         self._sums.unsigned += abs(left)
         self._most_nodes = max(self._most_nodes, integral.nodes)
         return integral
+
+    def _rounded(self, recording: Recording) -> float:
+        """Return the part of a batch's change that single precision may round away."""
+        moved = 0.0
+        for name in self._choice.outputs:
+            start = recording.start[name].astype(np.float64)
+            change = recording.simulated[name].astype(np.float64) - start
+            moved = max(moved, float(np.linalg.norm(change) / (np.linalg.norm(start) or 1.0)))
+        rounded = _ROUNDINGS * float(np.finfo(np.float32).eps) / (moved or 1.0)
+        self._resolution = max(self._resolution, rounded)
+        return rounded
 
     def _on_node(self) -> None:
         """Tell of a node: so many as are tried bring the end nearer by half."""
@@ -365,6 +383,7 @@ class AccountTaker:
             self._replay_error,
             self._flips.report(explain=self.refused is None),
             self.refused,
+            self._resolution,
         )
 
     def _entries(self, total: float) -> tuple[tuple[Entry, ...], float | None]:

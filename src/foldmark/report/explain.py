@@ -241,6 +241,11 @@ def _notes(account: Account, dynamic_batch: int | None) -> tuple[str, ...]:
             "off one at a time, and an entry is what that saves. Such entries need not sum to the "
             "change."
         )
+    elif TOLERANCE < abs(account.closure.relative_error) <= account.resolution:
+        notes.append(
+            f"The account closes to {account.closure.relative_error:+.1e} only: quantization "
+            "moves the outputs by so little that what single precision rounds away shows."
+        )
     elif abs(account.closure.relative_error) > TOLERANCE:
         notes.append(
             f"The account closes to {account.closure.relative_error:+.1e} only, with up to "
