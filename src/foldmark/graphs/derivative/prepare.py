@@ -6,6 +6,7 @@ import onnx.inliner
 import onnx.version_converter
 
 from foldmark.errors import NotSupported
+from foldmark.graphs.derivative.facts import element_types
 from foldmark.graphs.derivative.table import FLAT, find_rule
 from foldmark.graphs.emitter import Attribute, Emitter
 from foldmark.graphs.inlining import replaced_nodes
@@ -28,7 +29,7 @@ def prepare(model: onnx.ModelProto | LightModel) -> LightModel:
     inlined = _converted(onnx.inliner.inline_local_functions(light.model))
     _raise_opset(inlined)
     _write_out_runtime_composites(inlined)
-    inlined = _write_out_functions(inlined)
+    inlined = _write_out_functions(LightModel(inlined, light.weights))
     _store_constants(inlined)
     return LightModel(inlined, light.weights)
 
@@ -99,11 +100,12 @@ _CONSTANTS = {
 }
 
 
-def _write_out_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+def _write_out_functions(light: LightModel) -> onnx.ModelProto:
     """Write operators that have no rule but a body in the specification as that body.
 
     Those whose derivative is zero need none: written out, Range would be a loop.
     """
+    model = light.model
     version = opset_of(model)
     composites = set()
     for node in model.graph.node:
@@ -119,8 +121,23 @@ def _write_out_functions(model: onnx.ModelProto) -> onnx.ModelProto:
             composites.add(("", node.op_type))
     if not composites:
         return model
+    _declare_types(light)
     return onnx.inliner.inline_selected_functions(
         model, sorted(composites), inline_schema_functions=True
+    )
+
+
+def _declare_types(light: LightModel) -> None:
+    """State the type of every value: of some bodies the inliner asks for those of the inputs.
+
+    It does not look at initializers, nor behind operators that ONNX does not have.
+    """
+    graph = light.model.graph
+    stated = {value.name for value in (*graph.value_info, *graph.input, *graph.output)}
+    graph.value_info.extend(
+        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(dtype), None)
+        for name, dtype in element_types(light).items()
+        if name not in stated
     )
 
 
