@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
+from tests.derivative.convolutional import mobile as mobile_pair
 from tests.derivative.quantized import batch, squared_distance, taken_apart
-from tests.derivative.test_kinks import small_mobile_net
 from tests.graphs.networks import Network, draw
 
 from foldmark.graphs.emitter import Emitter
@@ -61,7 +61,7 @@ def norm_of(name: str) -> Callable[[Emitter], str]:
 
 
 def mobile() -> tuple[Replay, Feeds, Callable[[Emitter], str]]:
-    exact, quantized = small_mobile_net()
+    exact, quantized = mobile_pair()
     return (
         Replay(read_quantized(quantized, exact)),
         {"image": draw(5, 3, 16, 16)},
