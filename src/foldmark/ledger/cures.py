@@ -29,7 +29,7 @@ from foldmark.ledger.targets import BatchTarget, Ruler
 from foldmark.ledger.treated import treated_model
 from foldmark.ledger.treatments import Treatment, candidates, smoothed
 from foldmark.runtimes.batches import Data
-from foldmark.runtimes.onnxruntime import Optimization, Session
+from foldmark.runtimes.onnxruntime import Optimization, Session, Weights
 
 __all__ = ["find_cures"]
 
@@ -150,7 +150,9 @@ class _Pricing:
                 continue
             if id(graph) not in sessions:
                 model = treated_model(graph, treatments, sample.recording)
-                sessions[id(graph)] = Session(model, optimization=Optimization.OFF)
+                sessions[id(graph)] = Session(
+                    model, optimization=Optimization.OFF, weights=Weights.of(model)
+                )
             outputs = sessions[id(graph)].run(sample.recording.feeds)
             total += sample.target.measure(sample.recording.simulated)
             total -= sample.target.measure(outputs)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from foldmark.graphs.sites import Site, SiteKind
 from foldmark.ledger.axes import channel_axis
 from foldmark.ledger.grid import Grid, code_limits, without_zero
+from foldmark.ledger.pieces import pieces
 
 __all__ = ["ScaleSetter", "SiteFacts", "SiteFactsCollector"]
 
@@ -120,9 +121,28 @@ class SiteFactsCollector:
         others = tuple(i for i in range(x.ndim) if i != self.axis)
         self.lows = _widened(self.lows, x.min(others).reshape(-1), np.minimum)
         self.highs = _widened(self.highs, x.max(others).reshape(-1), np.maximum)
-        self.squares = _widened(self.squares, _power(x, others), np.add)
-        self.errors = _widened(self.errors, _power(error, others), np.add)
+        self.squares = _widened(self.squares, self._powers(x, others), np.add)
+        self.errors = _widened(self.errors, self._powers(error, others), np.add)
         self.count += x.size
+        length = len(x) if x.ndim else 1
+        for piece in pieces(x.shape):
+            part = grid.of_piece(piece, 0, length)
+            self._add_piece(x[piece] if x.ndim else x, error[piece] if x.ndim else error, part)
+        self._add_extreme(x, grid, first_sample)
+
+    def _powers(self, x: NDArray[np.floating], others: tuple[int, ...]) -> NDArray[np.float64]:
+        """Return the sum of squares of each channel."""
+        along = self.axis or 0
+        parts = [
+            _power(x[(slice(None),) * along + (piece,)] if x.ndim else x, others)
+            for piece in pieces(x.shape, along)
+        ]
+        if self.axis is None:
+            return np.asarray(sum(parts[1:], start=parts[0]))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _add_piece(self, x: NDArray[np.float32], error: NDArray[np.float32], grid: Grid) -> None:
+        """Count what lies outside, how large values are, and the codes that they take."""
         with np.errstate(over="ignore"):
             low, high = grid.low.astype(np.float32), grid.high.astype(np.float32)
         half = 0.0 if grid.step is None else (np.abs(grid.step) / 2).astype(np.float32)
@@ -137,23 +157,22 @@ class SiteFactsCollector:
         octave = np.ascontiguousarray(size).view(np.int32).reshape(-1) >> 23
         self.octaves += np.bincount(octave, minlength=_OCTAVES)
         np.maximum.at(self.peaks, octave, size.reshape(-1))
-        self._add_extreme(x, size, grid, first_sample)
         self._add_codes(x + error, grid)
 
-    def _add_extreme(
-        self, x: NDArray[np.floating], size: NDArray[np.floating], grid: Grid, first_sample: int
-    ) -> None:
-        place = int(size.argmax())
-        value = float(x.reshape(-1)[place])
+    def _add_extreme(self, x: NDArray[np.float32], grid: Grid, first_sample: int) -> None:
+        ends = (int(x.argmax()), int(x.argmin()))
+        flat = x.reshape(-1)
+        sizes = [abs(float(flat[place])) for place in ends]
+        place = min(ends) if sizes[0] == sizes[1] else ends[int(np.argmax(sizes))]
+        value = float(flat[place])
         if self.extreme_index is not None and abs(value) <= abs(self.extreme):
             return
         index = tuple(int(i) for i in np.unravel_index(place, x.shape))
         self.extreme = value
         if grid.step is not None:
             self.step = float(np.broadcast_to(grid.step, x.shape)[index])
-        own = size
         if self.site.encoding.axis is not None and self.axis is not None:
-            own = size.take(index[self.axis], axis=self.axis).reshape(-1)
+            own = np.abs(x.take(index[self.axis], axis=self.axis)).reshape(-1)
             self.group_rest = float(np.partition(own, -2)[-2]) if own.size > 1 else 0.0
         if self.site.kind not in (SiteKind.WEIGHT, SiteKind.BIAS) and index:
             index = (index[0] + first_sample, *index[1:])

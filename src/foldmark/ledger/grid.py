@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foldmark.graphs.sites import Encoding
+from foldmark.ledger.pieces import taken
 
 __all__ = ["Grid", "spread", "without_zero"]
 
@@ -59,6 +60,16 @@ class Grid:
         lowest, highest = code_limits(encoding.number_format)
         scale = np.asarray(scale)
         return cls(scale, (lowest - zero) * scale, (highest - zero) * scale, zero)
+
+    def of_piece(self, piece: slice, axis: int, length: int) -> "Grid":
+        """Return the grid of a piece of the tensor, whose whole length along the axis is given."""
+        step, low, high, zero = (
+            None if part is None else taken(part, piece, axis, length)
+            for part in (self.step, self.low, self.high, self.zero)
+        )
+        assert low is not None
+        assert high is not None
+        return Grid(step, low, high, zero, self.is_chosen_by_data)
 
     @classmethod
     def _dynamic(cls, encoding: Encoding, tensor: NDArray[np.generic]) -> Self:

@@ -19,7 +19,7 @@ from foldmark.ledger.recording import Recording
 from foldmark.ledger.replay import Replay
 from foldmark.ledger.softmax import softmax_nodes
 from foldmark.runtimes.inputs import describe_inputs, model_inputs
-from foldmark.runtimes.onnxruntime import Optimization, Session
+from foldmark.runtimes.onnxruntime import Optimization, Session, Weights
 
 __all__ = ["Inner", "Models", "Way", "is_constant"]
 
@@ -73,12 +73,20 @@ class Way:
     @cached_property
     def skeleton(self) -> Session:
         """The float skeleton, optimized: what stands for a float model that is not there."""
-        return Session(self.graph.skeleton, title="the quantized model without quantization")
+        return Session(
+            self.graph.skeleton,
+            weights=Weights.of(self.graph.skeleton),
+            title="the quantized model without quantization",
+        )
 
     @cached_property
     def simulated(self) -> Session:
         """The simulated quantized model."""
-        return Session(self.graph.simulated, optimization=Optimization.OFF)
+        return Session(
+            self.graph.simulated,
+            optimization=Optimization.OFF,
+            weights=Weights.of(self.graph.simulated),
+        )
 
     def takes(self, feeds: Arrays) -> bool:
         """Return True when these feeds go down this path."""
@@ -135,7 +143,11 @@ class Way:
         made = {name for node in self.graph.skeleton.graph.node for name in node.output}
         taps = [site.before for site in self.graph.sites if not is_constant(site)]
         taps += [name for pair in self._softmax_values.values() for name in pair]
-        return Session(self.graph.skeleton, taps=[t for t in taps if t in made - fed])
+        return Session(
+            self.graph.skeleton,
+            taps=[t for t in taps if t in made - fed],
+            weights=Weights.of(self.graph.skeleton),
+        )
 
     @cached_property
     def _inner_quantized(self) -> Session:
@@ -145,6 +157,7 @@ class Way:
             self.graph.simulated,
             taps=[tap for tap in taps if tap not in fed],
             optimization=Optimization.OFF,
+            weights=Weights.of(self.graph.simulated),
         )
 
 
@@ -250,7 +263,9 @@ class Models:
 
     @cached_property
     def _exact_session(self) -> Session | None:
-        return None if self.exact is None else Session(self.exact, title="the float model")
+        if self.exact is None:
+            return None
+        return Session(self.exact, weights=Weights.of(self.exact), title="the float model")
 
     @cached_property
     def _real_session(self) -> Session | None:

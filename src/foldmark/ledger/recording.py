@@ -8,10 +8,12 @@ import onnx
 from numpy.typing import NDArray
 
 from foldmark.errors import DataMismatch, NonFiniteValue
+from foldmark.formats.onnx_external import IN_MEMORY
 from foldmark.graphs.derivative.facts import element_types
 from foldmark.graphs.emitter import Emitter
 from foldmark.graphs.light import LightModel, with_outputs
 from foldmark.graphs.sites import Site, SiteKind
+from foldmark.ledger.on_disk import on_disk
 from foldmark.runtimes.onnxruntime import Array, Optimization, Session
 
 __all__ = [
@@ -139,17 +141,22 @@ def with_errors(simulated: LightModel, sites: Sequence[Site]) -> tuple[LightMode
 def stored_errors(
     skeleton: LightModel, simulated: LightModel, sites: Sequence[Site]
 ) -> tuple[dict[str, Float32], dict[str, Float32]]:
-    """Return the float values of stored sites, and what quantization adds to them."""
+    """Return the float values of stored sites, and what quantization adds to them.
+
+    Where the errors together would take a gigabyte they lie on disk.
+    """
     floats = _constants(skeleton, [site.tensor for site in sites])
     quantized = _constants(simulated, [site.after for site in sites])
     before, delta = {}, {}
+    are_large = sum(4 * array.size for array in floats.values()) > IN_MEMORY
     for site in sites:
-        exact = floats[site.tensor]
+        exact, coded = floats[site.tensor], quantized[site.after]
         before[site.name] = as_float32(exact)
         with np.errstate(over="ignore", invalid="ignore"):
-            error = np.subtract(quantized[site.after], exact, dtype=np.float64)
-            delta[site.name] = error.astype(np.float32)
-        check_finite(site, before[site.name], delta[site.name])
+            dtype = np.result_type(exact, coded, np.float32)
+            error = as_float32(np.subtract(coded, exact, dtype=dtype))
+        check_finite(site, before[site.name], error)
+        delta[site.name] = on_disk(error) if are_large else error
     return before, delta
 
 

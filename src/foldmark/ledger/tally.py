@@ -11,6 +11,7 @@ from foldmark.ledger.causes import Cause, split_error
 from foldmark.ledger.entries import Group, Origin
 from foldmark.ledger.facts import SiteFactsCollector
 from foldmark.ledger.grid import Grid
+from foldmark.ledger.pieces import LARGE, pieces
 from foldmark.ledger.recording import dot, is_stored
 
 __all__ = ["SiteTally"]
@@ -72,7 +73,8 @@ class SiteTally:
             return
         if parts is not None:
             self.amounts |= {draw + i: float(part) for i, part in enumerate(parts)}
-        if not is_stored(self.site):
+        # Of the size of a large tensor no second array is kept.
+        if not is_stored(self.site) or gradient.size > LARGE:
             total = self._split(before, delta, gradient, grid)
             if parts is None:
                 self.amounts[draw] += total
@@ -100,16 +102,28 @@ class SiteTally:
         grid: Grid,
     ) -> float:
         """Add the entry to its causes and to its parts along the axes; return it."""
+        encoding = self.site.encoding
+        axis = (encoding.axis or 0) % max(before.ndim, 1)
+        names = axis_names(self.site, before.ndim)
         total = 0.0
-        for cause, part in split_error(before, delta, grid).items():
-            amount = float((gradient * part).sum(dtype=np.float64))
-            self.causes[cause] = self.causes.get(cause, 0.0) + amount
-            total += amount
-        whole = gradient * delta
-        for axis, name in enumerate(axis_names(self.site, whole.ndim)):
-            if name != "sample" and whole.shape[axis] > 1:
-                others = tuple(i for i in range(whole.ndim) if i != axis)
-                self._add_part(name, whole.sum(others, dtype=np.float64))
+        sums: list[list[NDArray[np.float64]]] = [[] for _ in names]
+        for piece in pieces(before.shape, axis, encoding.block_size or 1):
+            place = (slice(None),) * axis + (piece,) if before.ndim else (...,)
+            own = grid.of_piece(piece, axis, before.shape[axis] if before.ndim else 1)
+            slope, error = gradient[place], delta[place]
+            for cause, part in split_error(before[place], error, own).items():
+                amount = float((slope * part).sum(dtype=np.float64))
+                self.causes[cause] = self.causes.get(cause, 0.0) + amount
+                total += amount
+            whole = slope * error
+            for i, name in enumerate(names):
+                if name != "sample" and before.shape[i] > 1:
+                    others = tuple(j for j in range(whole.ndim) if j != i)
+                    sums[i].append(whole.sum(others, dtype=np.float64))
+        for i, parts in enumerate(sums):
+            if parts:
+                whole_axis = np.concatenate(parts) if i == axis else np.sum(parts, axis=0)
+                self._add_part(names[i], whole_axis)
         return total
 
     def add_switched(

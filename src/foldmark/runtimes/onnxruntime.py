@@ -22,6 +22,8 @@ from foldmark.errors import (
     NotSupported,
     OperatorNotSupported,
 )
+from foldmark.formats.onnx_external import IN_MEMORY
+from foldmark.formats.onnx_tensor import byte_count
 from foldmark.graphs.light import LightModel, lighten, with_outputs, without_unread
 
 __all__ = ["Input", "Optimization", "Session", "Weights", "available_threads", "session_source"]
@@ -46,6 +48,12 @@ class Weights(Enum):
 
     PACKED = "copied into the layout that a kernel likes: fastest"
     SHARED = "read where they lie: no second copy in memory"
+
+    @classmethod
+    def of(cls, model: onnx.ModelProto | LightModel) -> "Weights":
+        """Return SHARED for a model whose copy would take a gigabyte, else PACKED."""
+        graph = model.model.graph if isinstance(model, LightModel) else model.graph
+        return cls.SHARED if sum(map(byte_count, graph.initializer)) > IN_MEMORY else cls.PACKED
 
 
 @dataclass(frozen=True)
