@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import gguf
@@ -335,7 +336,7 @@ def test_weights_that_one_side_leaves_in_float_are_counted(
     pair = [str(tmp_path / "mixed.safetensors"), str(files[0])]
     assert run(["diff", *pair, "--float", str(files[2])]) == 0
     said = " ".join(capfd.readouterr().out.split())
-    assert "A leaves some weights in float; B quantizes those." in said
+    assert "A leaves weights in float that the other quantizes." in said
     assert "left in float float quantized 1 of 3" in said
 
 
@@ -437,6 +438,34 @@ def test_weights_that_the_float_model_holds_quantized_have_no_original(
     out = " ".join(capfd.readouterr().out.split())
     assert "the float model holds none of them as floats" in out
     assert "Not in the float model as floats: a.weight, " in out
+
+
+def test_the_verdict_speaks_of_the_form_that_most_weights_have(tmp_path: Path) -> None:
+    """One table per tensor comes first in both files; five matrices follow, of which two are
+    searched."""
+    table = {"embed.weight": RNG.normal(0, 0.1, (64, 96)).astype(np.float32)}
+    matrices = {f"l{k}.weight": RNG.normal(0, 0.1, (32, 64)).astype(np.float32) for k in range(5)}
+    rule = ONNXRUNTIME_WEIGHT_INT8
+    halves = replace(rule, scale=replace(rule.scale, denominator=Fraction(255, 2)))
+    paths = []
+    for name, each in (("a", rule), ("b", halves)):
+        arrays: dict[str, np.ndarray] = {}
+        for key, w in (table | matrices).items():
+            block = w.shape if key in table and name == "b" else (1, w.shape[1])
+            group = quantize_array(w, block, rule if key in table else each)
+            arrays |= {key: group.codes, f"{key}_scale": group.scale}
+        paths.append(tmp_path / f"{name}.safetensors")
+        save_file(arrays, paths[-1])
+    save_file(table | matrices, tmp_path / "f.safetensors")
+    text = render(compared(*paths, tmp_path / "f.safetensors"), None, everything=False)
+    said = " ".join(text.split())
+    assert said.startswith(
+        "A and B differ in 6 of the 6 weights that both have. In 5 of them A divides the range by "
+        "127; B divides the range by 127.5. First"
+    )
+    assert "divisor 127 127.5 5 of 6" in said
+    assert "block shape per axis 0 per tensor 1 of 6" in said
+    assert "(3 weights searched; the others count with their form)" in said
 
 
 def test_the_command(files: tuple[Path, Path, Path], capfd: pytest.CaptureFixture[str]) -> None:

@@ -297,6 +297,31 @@ def test_activations_are_swapped_one_by_one(folder: Path) -> None:
     assert max(map(len, said.splitlines())) <= 80
 
 
+def test_the_verdict_tells_kernels_that_part_and_what_works_against(folder: Path) -> None:
+    found = priced(folder, BASE, CHANGES["floor"][1](BASE))
+    assert found.prices is not None
+    (price,) = found.prices.prices
+
+    def said(kernel: float, share: float) -> str:
+        """Return the verdict with the kernels' part and the decision's, of a difference of 1."""
+        prices = replace(
+            found.prices,
+            left=0.0,
+            right=1.0,
+            kernel=kernel,
+            prices=(replace(price, share=share),),
+        )
+        return " ".join(replace(found, prices=prices).verdict.split())
+
+    kernels = "what the real kernels compute otherwise than the graphs say"
+    assert said(0.7, 0.3).endswith(f"Of the difference 70 % is {kernels} and 30 % the rounding.")
+    assert said(1.3, -0.3).endswith(
+        f"Of the difference 130 % is {kernels}; the rounding (-30 %) works against it."
+    )
+    assert said(1.0, 0.0).endswith(f"100 % is {kernels}; the rounding is worth nothing.")
+    assert said(0.0, 1.0).endswith("Of the difference 100 % is the rounding.")
+
+
 def test_data_needs_a_float_model_that_runs(folder: Path) -> None:
     onnx.save(quantized_model(BASE), folder / "a.onnx")
     with pytest.raises(BadInput, match="need the float model"):

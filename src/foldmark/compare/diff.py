@@ -90,6 +90,11 @@ class TensorDiff:
     sampled: int | None = None
 
     @property
+    def forms(self) -> tuple[Form, ...]:
+        """What it has in common with weights whose rules are most likely the same."""
+        return tuple(form_of(stored) for stored in (self.match.left, *self.match.right))
+
+    @property
     def evidence(self) -> str:
         """How the float original was found, "" without."""
         return "" if self.original is None else self.original.evidence
@@ -184,11 +189,11 @@ _Pairs = list[tuple[Match, Match | None]]
 
 def _all_of_each(pairs: _Pairs, progress: _Progress) -> list[TensorDiff]:
     """Compare every number, and search the rules of the first weights of each pair of schemes."""
-    searched: dict[tuple[object, ...], int] = {}
+    searched: dict[tuple[Form, ...], int] = {}
     tensors = []
     for place, (match, original) in enumerate(pairs):
-        key = _schemes(match)
         found = _compare(match, original)
+        key = found.forms
         if searched.get(key, 0) < _SEARCHED and original is not None:
             found = _searched(found, *fit_match(match, original.load_right()))
             searched[key] = searched.get(key, 0) + 1
@@ -208,10 +213,10 @@ def _samples_first(pairs: _Pairs, sampler: Sampler, progress: _Progress) -> list
         tensors.append(_sampled(match, original, sampler))
         if progress is not None:
             progress(place + 1, len(pairs))
-    searched: dict[tuple[object, ...], int] = {}
+    searched: dict[tuple[Form, ...], int] = {}
     for place in sorted(range(len(tensors)), key=lambda k: -_change(tensors[k])):
         match, original = pairs[place]
-        key = _schemes(match)
+        key = tensors[place].forms
         if original is None or searched.get(key, 0) >= _SEARCHED:
             continue
         searched[key] = searched.get(key, 0) + 1
@@ -221,11 +226,6 @@ def _samples_first(pairs: _Pairs, sampler: Sampler, progress: _Progress) -> list
         elif match.left.elements <= _LARGEST:
             tensors[place] = _searched(tensors[place], *fit_match(match, original.load_right()))
     return tensors
-
-
-def _schemes(match: Match) -> tuple[Form, ...]:
-    """Return what two weights have in common whose rules are most likely the same."""
-    return tuple(form_of(tensor) for tensor in (match.left, *match.right))
 
 
 def _witnesses(tensors: Iterable[TensorDiff], side: int) -> Iterator[Witness]:

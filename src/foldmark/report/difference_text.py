@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from textwrap import wrap
 
 from foldmark.compare.account import describe_rule, open_fields
@@ -42,14 +43,17 @@ def verdict(diff: Diff, prices: Prices | None) -> str:
     """Say what each side does and what the difference costs."""
     changed = sum(_differs(tensor) for tensor in diff.tensors)
     weights = counted(len(diff.tensors), "weight")
-    said = _said(diff, prices)
-    if not changed and not said:
-        return wrapped(f"A and B hold the same numbers in all of the {weights} that both have.")
-    sentence = f"A and B differ in {changed} of the {weights} that both have"
+    said, alike = _said(diff, prices)
+    if changed:
+        sentence = f"A and B differ in {changed} of the {weights} that both have"
+    else:
+        sentence = f"A and B hold the same numbers in all of the {weights} that both have"
     if said:
-        left = _listed([doing(name, words) for name, words, _ in said])
-        right = _listed([doing(name, words) for name, _, words in said])
-        sentence += f". A {left}; B {right}."
+        but = "" if changed else " But"
+        only = f" In {alike} of them" if alike < max(changed, 1) else but
+        sentence += f".{only} {_both(said)}."
+    elif not changed:
+        sentence += "."
     elif diff.original is None:
         sentence += "; name the float model (--float) to have the rules found."
     elif len(diff.without_original) == len(diff.tensors):
@@ -61,19 +65,40 @@ def verdict(diff: Diff, prices: Prices | None) -> str:
     return wrapped(printable(sentence))
 
 
+def _both(said: Sequence[tuple[str, str, str]]) -> str:
+    """Say what A does and what B does; of weights that one leaves in float, that one alone."""
+    kept = (
+        [doing(name, words) for name, words, _ in said if (name, words) != (FLOAT, "quantized")],
+        [doing(name, words) for name, _, words in said if (name, words) != (FLOAT, "quantized")],
+    )
+    sides = [
+        f"{name} {_listed(phrases)}" for name, phrases in zip("AB", kept, strict=True) if phrases
+    ]
+    return "; ".join(sides)
+
+
 def _differs(tensor: TensorDiff) -> bool:
     """Say whether numbers differ; NaN is no number, and differs."""
     return tensor.distance != 0
 
 
-def _said(diff: Diff, prices: Prices | None) -> list[tuple[str, str, str]]:
-    """Return the decisions that the verdict names: (name, A's words, B's words)."""
+def _said(diff: Diff, prices: Prices | None) -> tuple[list[tuple[str, str, str]], int]:
+    """Return the decisions that the verdict names, and how many weights they hold for.
+
+    Each is (name, A's words, B's words). Without prices they are those of the most weights.
+    """
     if prices is not None and prices.prices:
         first = prices.prices[0]
         worth = [p for p in prices.prices if p is first or abs(p.share) >= _NOTABLE]
-        return [(p.unit.name, p.unit.left, p.unit.right) for p in worth[:_SAID]]
-    fields = dict.fromkeys((f.field, f.left, f.right) for f, _ in _summed(diff))
-    return list(fields)[:_SAID]
+        counts = [p.weights for p in worth if p.weights]
+        units = [(p.unit.name, p.unit.left, p.unit.right) for p in worth[:_SAID]]
+        return units, min(counts, default=len(diff.tensors))
+    summed = _summed(diff)
+    if not summed:
+        return [], 0
+    most = summed[0].weights
+    fields = [each.field for each in summed if each.weights == most]
+    return [(f.field, f.left, f.right) for f in fields[:_SAID]], most
 
 
 def _listed(phrases: Sequence[str]) -> str:
@@ -92,14 +117,30 @@ def _worth(prices: Prices) -> str:
     )
     if not prices.prices or not prices.difference:
         return sentence + "."
+    shares = [(price.share, f"the {_short(price)}") for price in prices.prices]
+    kernel = prices.kernel / (prices.difference * prices.metric.harm)
+    if abs(kernel) >= _NOTABLE:
+        shares.append((kernel, "what the real kernels compute otherwise than the graphs say"))
+    shares.sort(key=lambda each: -abs(each[0]))
     parts = [
-        f"{percent(p.share, 0)} {'is ' if place == 0 else ''}the {_short(p)}"
-        for place, p in enumerate(prices.prices[:_SAID])
-        if abs(p.share) >= _NOTHING
+        f"{percent(share, 0)} {'is ' if place == 0 else ''}{words}"
+        for place, (share, words) in enumerate(s for s in shares if s[0] >= _NOTHING)
     ]
-    idle = [f"the {_short(p)}" for p in prices.prices if abs(p.share) < _NOTHING]
-    worth = f"{sentence}. Of the difference {_listed(parts)}" if parts else sentence
-    return worth + (f"; {_listed(idle[:_SAID])} is worth nothing." if idle else ".")
+    against = [(words, percent(share, 0)) for share, words in shares if share <= -_NOTHING]
+    idle = [words for share, words in shares if abs(share) < _NOTHING]
+    said = [
+        f". Of the difference {_listed(parts[:_SAID])}" if parts else "",
+        f"; {_listed([f'{words} ({share})' for words, share in against[:_SAID]])} "
+        f"{_verb([words for words, _ in against], 'works', 'work')} against it",
+        f"; {_listed(idle[:_SAID])} {_verb(idle, 'is', 'are')} worth nothing",
+    ]
+    kept = [words for words, any_ in zip(said, (parts, against, idle), strict=True) if any_]
+    return sentence + "".join(kept) + "."
+
+
+def _verb(subjects: Sequence[str], one: str, many: str) -> str:
+    plural = len(subjects) > 1 or subjects[:1] in (["the activations"], ["the scales"])
+    return many if plural else one
 
 
 def _short(price: Price) -> str:
@@ -204,35 +245,69 @@ def _value_name(name: str) -> str:
     return fitted(printable(name).removesuffix("_output_0").lstrip("/"), 62)
 
 
-def _summed(diff: Diff) -> list[tuple[FieldDifference, int]]:
-    """Join equal differences of the searched weights, the commonest first."""
-    counts: dict[tuple[str, str, str], tuple[FieldDifference, int]] = {}
+@dataclass(frozen=True)
+class _Summed:
+    """A decision, and how many weights were made with it.
+
+    Attributes:
+        field: the decision.
+        weights: how many; those of a form count with its searched ones where these agree.
+    """
+
+    field: FieldDifference
+    weights: int
+
+
+def _summed(diff: Diff) -> list[_Summed]:
+    """Join equal differences, those of the most weights first."""
+    forms = Counter(tensor.forms for tensor in diff.tensors)
+    searched = Counter(tensor.forms for tensor in diff.tensors if _is_searched(tensor))
+    seen: dict[tuple[str, str, str], Counter[tuple[Form, ...]]] = {}
+    first: dict[tuple[str, str, str], FieldDifference] = {}
     for tensor in diff.tensors:
         for field in tensor.fields:
             key = (field.field, field.left, field.right)
-            first, seen = counts.get(key, (field, 0))
-            counts[key] = (first, seen + 1)
-    return sorted(counts.values(), key=lambda item: -item[1])
+            first.setdefault(key, field)
+            seen.setdefault(key, Counter())[tensor.forms] += 1
+    found = [
+        _Summed(
+            first[key],
+            sum(
+                forms[form] if count == searched[form] else count for form, count in counts.items()
+            ),
+        )
+        for key, counts in seen.items()
+    ]
+    return sorted(found, key=lambda each: -each.weights)
+
+
+def _is_searched(tensor: TensorDiff) -> bool:
+    return tensor.left is not None and tensor.right is not None
 
 
 def _decisions(diff: Diff, everything: bool) -> str:
-    """Return the decisions that differ, on how many of the searched weights."""
-    fields = _summed(diff)
-    if not fields:
+    """Return the decisions that differ, and in how many weights."""
+    summed = _summed(diff)
+    if not summed:
         return ""
-    searched = sum(t.left is not None and t.right is not None for t in diff.tensors)
     lines = [f"{'what differs':<18} {'A':<25} {'B':<25} {'weights':>8}"]
-    for field, seen in fields:
+    total = len(diff.tensors)
+    for each in summed:
+        field = each.field
         cells = (field.field, field.left, field.right)
-        of = len(diff.tensors) if field.field == FLOAT else searched
-        lines += _row(cells, (18, 25, 25), f" {f'{seen} of {of}':>8}")
+        lines += _row(cells, (18, 25, 25), f" {f'{each.weights} of {total}':>8}")
         if field.alternatives:
             others = "; ".join(field.alternatives)
             lines.append(
                 wrapped(f"or, which these weights can't tell: {others}", first="  ", later="    ")
             )
-        if field.evidence and (everything or len(fields) < _SAID):
+        if field.evidence and (everything or len(summed) < _SAID):
             lines.append(wrapped(printable(field.evidence), first="  ", later="    "))
+    searched = sum(map(_is_searched, diff.tensors))
+    if searched and searched < sum(t.left_error is not None for t in diff.tensors):
+        lines.append(
+            wrapped(f"({counted(searched, 'weight')} searched; the others count with their form)")
+        )
     return "\n".join(lines)
 
 

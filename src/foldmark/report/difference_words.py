@@ -30,8 +30,8 @@ _PHRASES = {
 }
 _AS_THEY_ARE = {
     ("activations", "float"): "leaves activations in float",
-    ("left in float", "quantized"): "quantizes those",
-    ("left in float", "float"): "leaves some weights in float",
+    ("left in float", "quantized"): "quantizes weights",
+    ("left in float", "float"): "leaves weights in float that the other quantizes",
     ("rounding", "the fraction is dropped"): "drops the fraction",
     ("rounding", "toward minus infinity"): "rounds toward minus infinity",
     ("rounding", "toward plus infinity"): "rounds toward plus infinity",
