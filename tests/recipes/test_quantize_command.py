@@ -177,8 +177,9 @@ sys.exit(run(sys.argv[1:]))
 def test_a_file_that_the_system_cuts_short_leaves_nothing(folder, command):
     """The system itself refuses the bytes beyond a limit, as a full disk does."""
     out = ["-o", str(folder / "q.onnx"), "--data", str(folder / "d.npz")]
+    # -B: bytecode cut at the limit would stay beside the sources and break every later import.
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED, command, str(folder / "m.onnx"), *out],
+        [sys.executable, "-B", "-c", LIMITED, command, str(folder / "m.onnx"), *out],
         check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 2

@@ -223,47 +223,14 @@ def _fold(
         steps = scale[first : first + batch]
         here = steps.size
         ends_of_blocks(bits, segment, first, tops_bits[:here], bottoms_bits[:here])
-        finite &= _grids(
-            span,
-            numbers,
-            tops,
-            bottoms,
-            factors,
-            zeros,
-            asks,
-            steps,
-            zero_point[first : first + batch],
-        )
+        found = zero_point[first : first + batch]
+        finite &= _grids(span, numbers, tops, bottoms, factors, zeros, asks, steps, found)
+        # What both loops are given; see `lanes`.
+        given = (values, segment, first, steps, zeros, factors, asks, low, high, past, order, codes)
         if reciprocal:
-            fold_blocks_by_products(
-                values,
-                segment,
-                first,
-                steps,
-                zeros,
-                factors,
-                asks,
-                low,
-                high,
-                past,
-                order,
-                codes,
-            )
+            fold_blocks_by_products(*given)
         else:
-            fold_blocks_by_quotients(
-                values,
-                segment,
-                first,
-                steps,
-                zeros,
-                factors,
-                asks,
-                low,
-                high,
-                past,
-                order,
-                codes,
-            )
+            fold_blocks_by_quotients(*given)
     return finite
 
 

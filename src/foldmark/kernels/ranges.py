@@ -15,12 +15,12 @@ from foldmark.kernels.blocks import Layout, Piece
 from foldmark.kernels.compiled import compiled, read_only
 from foldmark.kernels.floats import Floats
 
+Keys = NDArray[np.signedinteger[Any]]
+
 __all__ = ["ends_of", "piece_ends", "piece_magnitudes", "unset_ends"]
 
 
-def piece_ends(
-    numbers: Floats, layout: Layout, piece: Piece
-) -> tuple[NDArray[np.signedinteger[Any]], NDArray[np.signedinteger[Any]], bool]:
+def piece_ends(numbers: Floats, layout: Layout, piece: Piece) -> tuple[Keys, Keys, bool]:
     """Return the ends of the blocks that a piece touches, as ordered integers.
 
     The last of the three says whether all numbers are finite.
@@ -31,9 +31,8 @@ def piece_ends(
         piece.grid_columns.stop - piece.grid_columns.start,
     )
     low, high = unset_ends(shape, numbers.dtype)
-    find = _ends_32 if numbers.dtype == np.float32 else _ends_64
     unused = low.copy(), high.copy()
-    find(read_only(numbers).view(low.dtype), rows, piece.segment, low, high)
+    _ends(read_only(numbers).view(low.dtype), rows, piece.segment, low, high)
     # The keys of infinities and NaN are the outermost ones.
     infinite = np.array(np.inf, numbers.dtype).view(low.dtype)
     if int(high.max()) < infinite and int(low.min()) > ~infinite:
@@ -42,13 +41,11 @@ def piece_ends(
     for end, beyond, other in ((low, np.inf, unused[1]), (high, -np.inf, unused[0])):
         seen = np.where(np.isnan(numbers), numbers.dtype.type(beyond), numbers)
         pair = (end, other) if end is low else (other, end)
-        find(read_only(seen).view(low.dtype), rows, piece.segment, *pair)
+        _ends(read_only(seen).view(low.dtype), rows, piece.segment, *pair)
     return low, high, False
 
 
-def piece_magnitudes(
-    numbers: Floats, layout: Layout, piece: Piece
-) -> tuple[NDArray[np.signedinteger[Any]], NDArray[np.signedinteger[Any]], bool]:
+def piece_magnitudes(numbers: Floats, layout: Layout, piece: Piece) -> tuple[Keys, Keys, bool]:
     """Return -m and m of the blocks that a piece touches, m the largest magnitude; see piece_ends.
 
     For rules that look at magnitudes only: half the work of finding both ends.
@@ -67,24 +64,20 @@ def piece_magnitudes(
     return ~largest, largest, True  # the key of -m is the complement of that of m
 
 
-def ends_of(
-    low: NDArray[np.signedinteger[Any]], high: NDArray[np.signedinteger[Any]]
-) -> tuple[Floats, Floats]:
+def ends_of(low: Keys, high: Keys) -> tuple[Floats, Floats]:
     """Turn the ordered integers of `piece_ends`, merged over all pieces, into numbers."""
     lows, highs = _from_keys(low), _from_keys(high)
     nothing = ~(lows <= highs)  # untouched ends are NaN
     return np.where(nothing, 0, lows), np.where(nothing, 0, highs)
 
 
-def _from_keys(keys: NDArray[np.signedinteger[Any]]) -> Floats:
+def _from_keys(keys: Keys) -> Floats:
     width = 8 * keys.dtype.itemsize
     bits = keys ^ ((keys >> (width - 1)) & keys.dtype.type((1 << (width - 1)) - 1))
     return bits.view(np.float32 if width == 32 else np.float64)
 
 
-def unset_ends(
-    shape: tuple[int, int], dtype: np.dtype[Any]
-) -> tuple[NDArray[np.signedinteger[Any]], NDArray[np.signedinteger[Any]]]:
+def unset_ends(shape: tuple[int, int], dtype: np.dtype[Any]) -> tuple[Keys, Keys]:
     """Return ends that any number moves, for data of the working dtype `dtype`."""
     integer = np.int32 if dtype == np.float32 else np.int64
     limits = np.iinfo(integer)
@@ -92,19 +85,14 @@ def unset_ends(
 
 
 @compiled
-def _ends_32(
-    bits: NDArray[np.int32],
-    row_of: NDArray[np.int64],
-    segment: int,
-    low: NDArray[np.int32],
-    high: NDArray[np.int32],
-) -> None:
-    magnitude = np.int32(0x7FFFFFFF)
+def _ends(bits: Keys, row_of: NDArray[np.int64], segment: int, low: Keys, high: Keys) -> None:
+    kind = bits.dtype.type  # every step in it: a wider integer would halve the vectors
+    nothing, magnitude = kind(0), kind(np.iinfo(bits.dtype).max)
     for r in range(bits.shape[0]):
         row, lows, highs = bits[r], low[row_of[r]], high[row_of[r]]
         if segment == 1:
             for i in range(row.size):
-                key = np.int32(row[i] ^ np.int32(np.int32(row[i] >> np.int32(31)) & magnitude))
+                key = kind(row[i] ^ (magnitude if row[i] < nothing else nothing))
                 lows[i] = min(lows[i], key)
                 highs[i] = max(highs[i], key)
             continue
@@ -112,7 +100,7 @@ def _ends_32(
             part = row[s * segment : min(s * segment + segment, row.size)]
             lowest, highest = lows[s], highs[s]
             for i in range(part.size):
-                key = np.int32(part[i] ^ np.int32(np.int32(part[i] >> np.int32(31)) & magnitude))
+                key = kind(part[i] ^ (magnitude if part[i] < nothing else nothing))
                 lowest = min(lowest, key)
                 highest = max(highest, key)
             lows[s], highs[s] = lowest, highest
@@ -134,30 +122,3 @@ def _magnitudes_32(
             for i in range(part.size):
                 top = max(top, np.int32(part[i] & np.int32(0x7FFFFFFF)))
             tops[s] = top
-
-
-@compiled
-def _ends_64(
-    bits: NDArray[np.int64],
-    row_of: NDArray[np.int64],
-    segment: int,
-    low: NDArray[np.int64],
-    high: NDArray[np.int64],
-) -> None:
-    magnitude = np.int64(0x7FFFFFFFFFFFFFFF)
-    for r in range(bits.shape[0]):
-        row, lows, highs = bits[r], low[row_of[r]], high[row_of[r]]
-        if segment == 1:
-            for i in range(row.size):
-                key = row[i] ^ ((row[i] >> np.int64(63)) & magnitude)
-                lows[i] = min(lows[i], key)
-                highs[i] = max(highs[i], key)
-            continue
-        for s in range(lows.size):
-            part = row[s * segment : min(s * segment + segment, row.size)]
-            lowest, highest = lows[s], highs[s]
-            for i in range(part.size):
-                key = part[i] ^ ((part[i] >> np.int64(63)) & magnitude)
-                lowest = min(lowest, key)
-                highest = max(highest, key)
-            lows[s], highs[s] = lowest, highest
