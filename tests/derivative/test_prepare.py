@@ -5,6 +5,8 @@ import onnx
 import pytest
 from tests.graphs.networks import Network, draw
 
+from foldmark.errors import NotSupported
+from foldmark.graphs.derivative.facts import element_types
 from foldmark.graphs.derivative.prepare import prepare
 from foldmark.runtimes.onnxruntime import Session
 
@@ -30,3 +32,10 @@ def test_bodies_find_the_types_of_what_is_stored(channels: int, before: str) -> 
     feeds = {"x": draw(2, channels, 6)}
     expected, got = (Session(each).run(feeds)["y"] for each in (model, light))
     np.testing.assert_allclose(got, expected, atol=2e-5)
+
+
+def test_what_onnx_can_not_infer_is_said_in_one_line() -> None:
+    net = Network(21)
+    net.output(net.node("Abs", [net.input("x", ["n"])], "y", "unknown.domain"))
+    with pytest.raises(NotSupported, match="can't infer the types"):
+        element_types(net.model())

@@ -201,6 +201,30 @@ def test_every_truncation_is_refused() -> None:
     assert read_model(whole)
 
 
+@pytest.mark.parametrize("place", ["operator", "value", "weight", "inner", "length", "domain"])
+def test_a_name_that_is_no_text_is_refused(place: str) -> None:
+    """The parser lets it through; whoever reads it later would fail."""
+    model = model_with(numpy_helper.from_array(VALUES, "w"))
+    node = model.graph.node[0]
+    inner = helper.make_graph([helper.make_node("Abs", ["x"], ["marked"])], "b", [], [])
+    match place:
+        case "operator":
+            node.op_type = "marked"
+        case "value":
+            node.input[0] = "marked"
+        case "weight":
+            model.graph.initializer[0].name = "marked"
+        case "inner":
+            node.attribute.append(helper.make_attribute("then_branch", inner))
+        case "length":
+            model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "marked"
+        case "domain":
+            model.opset_import[0].domain = "marked"
+    assert read_model(model.SerializeToString())
+    with pytest.raises(FormatNotRecognised, match="not UTF-8"):
+        read_model(model.SerializeToString().replace(b"marked", b"m\xffrked"))
+
+
 def test_a_truncated_graph_says_so() -> None:
     whole = model_with(numpy_helper.from_array(VALUES, "w")).SerializeToString()
     with pytest.raises(TruncatedFile, match="cut short"):

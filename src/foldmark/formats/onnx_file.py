@@ -3,7 +3,7 @@
 import mmap
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -207,6 +207,51 @@ def _check_content(model: onnx.ModelProto, where: str) -> None:
         raise TruncatedFile(
             "the ONNX model is cut short", where=where, got=f"a model without its {missing}"
         )
+    _check_names(model, where)
+
+
+def _check_names(model: onnx.ModelProto, where: str) -> None:
+    """Refuse names that are no text: the parser lets them through, and reading one fails."""
+    try:
+        are_text = all(isinstance(name, str) for name in _names(model))
+    except UnicodeDecodeError:
+        are_text = False
+    if not are_text:
+        raise FormatNotRecognised(
+            "the ONNX model is damaged inside",
+            where=where,
+            got="a name that is not UTF-8",
+            todo="export or download it again",
+        )
+
+
+def _names(model: onnx.ModelProto) -> Iterator[str]:
+    """Yield every name that computing the model depends on."""
+    for entry in model.opset_import:
+        yield entry.domain
+    for function in model.functions:
+        yield from (function.name, function.domain, *function.input, *function.output)
+        yield from _node_names(function.node)
+    yield from _graph_names(model.graph)
+
+
+def _graph_names(graph: onnx.GraphProto) -> Iterator[str]:
+    yield graph.name
+    for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        yield value.name
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for length in value.type.tensor_type.shape.dim:
+            yield length.dim_param
+    yield from _node_names(graph.node)
+
+
+def _node_names(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+    for node in nodes:
+        yield from (node.op_type, node.domain, node.name, *node.input, *node.output)
+        for attribute in node.attribute:
+            yield attribute.name
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _graph_names(graph)
 
 
 def _check_tensors(

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from foldmark.errors import NotSupported
 from foldmark.graphs.light import LightModel, lighten
 
 __all__ = ["Fact", "Facts", "Probe", "element_types", "probe", "shapes_follow_data"]
@@ -186,7 +187,7 @@ def element_types(model: onnx.ModelProto | LightModel) -> dict[str, np.dtype[np.
                 for name in node.output
                 if name
             )
-    graph = onnx.shape_inference.infer_shapes(inferring).graph
+    graph = _inferred(inferring).graph
     dtypes = {name: array.dtype for name, array in constants.items()}
     for value in (*graph.value_info, *graph.input, *graph.output):
         if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type:
@@ -194,6 +195,18 @@ def element_types(model: onnx.ModelProto | LightModel) -> dict[str, np.dtype[np.
             if element != onnx.TensorProto.STRING:
                 dtypes[value.name] = onnx.helper.tensor_dtype_to_np_dtype(element)
     return dtypes
+
+
+def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with what ONNX infers of its values; raises NotSupported where it fails."""
+    try:
+        return onnx.shape_inference.infer_shapes(model)
+    except onnx.shape_inference.InferenceError as error:
+        raise NotSupported(
+            "ONNX can't infer the types of its values",
+            where="the model",
+            got=" ".join(str(error).split()),
+        ) from error
 
 
 def _constants(light: LightModel) -> dict[str, Array]:
