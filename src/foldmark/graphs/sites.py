@@ -1,11 +1,13 @@
 """The nouns of a quantized graph: a site, its encoding, and the graph taken apart."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+
+from foldmark.formats.onnx_kept import Kept
 
 __all__ = [
     "NO_FLOAT_MODEL",
@@ -166,6 +168,7 @@ class QuantizedGraph:
             dequantized values.
         odd_scales: scales of the quantized model that are no normal positive numbers.
         parted: where the layers of the two models part, "" where they don't.
+        files: large tensors of the two graphs lie in these, which go when the graphs do.
     """
 
     original: onnx.ModelProto
@@ -175,6 +178,7 @@ class QuantizedGraph:
     unmatched: tuple[UnmatchedWeight, ...]
     odd_scales: tuple[OddScale, ...] = ()
     parted: str = ""
+    files: Kept = field(default_factory=Kept, repr=False, compare=False)
 
     @property
     def is_dynamic(self) -> bool:

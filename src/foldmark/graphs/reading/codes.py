@@ -4,7 +4,7 @@ from typing import Any
 
 import onnx
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from foldmark.graphs.reading.absorbed import restored, title
 from foldmark.graphs.reading.arithmetic import dequantized, format_name, quantized
@@ -95,7 +95,7 @@ def add_weight(
     )
     after = wanted if wanted and wanted not in space.kept else ""
     after = after or space.fresh(f"{names[0]}_dequantized")
-    space.constants[after] = numpy_helper.from_array(values, after)
+    space.constants[after] = space.files.tensor(values, after)
     space.drafts.append(Draft(names[0], "", after, encoding, codes, names, own))
     return after
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import onnx
 from numpy.typing import NDArray
-from onnx import numpy_helper
 
 from foldmark.errors import NothingQuantized, OperatorNotSupported
 from foldmark.formats.onnx_tensor import is_external, tensor_array, tensor_dtype
@@ -73,7 +72,7 @@ def read_quantized(
     known = None if float_model is None else FloatWeights(float_model)
     matches = match_weights(weights, known, simulated)
     originals = {
-        name: _original(match, known, space.constants[name])
+        name: _original(space, match, known, name)
         for name, match in matches.items()
         if isinstance(match, Match)
     }
@@ -85,22 +84,25 @@ def read_quantized(
         unmatched += tuple(changed_constants(known, skeleton, {d.after for d in drafts}))
     sites = _sites(skeleton, drafts, matches, float_model)
     odd = tuple(space.odd_scales.values())
-    return QuantizedGraph(quantized, simulated, skeleton, sites, unmatched, odd, parted)
+    return QuantizedGraph(
+        quantized, simulated, skeleton, sites, unmatched, odd, parted, space.files
+    )
 
 
 def _original(
-    match: Match, known: FloatWeights | None, stored: onnx.TensorProto
+    space: Workspace, match: Match, known: FloatWeights | None, name: str
 ) -> onnx.TensorProto:
     """Return a float original as a tensor of the type that the skeleton computes in.
 
     One that lies in a file, and fits as it is, stays there.
     """
+    stored = space.constants[name]
     tensor = stored if known is None else known.tensors.get(match.name, stored)
     is_kept = is_external(tensor) and match.is_whole
     if is_kept and (tensor.dims, tensor.data_type) == (stored.dims, stored.data_type):
         return tensor
     array = match.array.astype(tensor_dtype(stored), copy=False)
-    return numpy_helper.from_array(array, stored.name)
+    return space.files.tensor(array, stored.name)
 
 
 def _live(simulated: onnx.ModelProto, drafts: list[Draft]) -> list[Draft]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from foldmark.errors import OperatorNotSupported
+from foldmark.formats.onnx_kept import Kept
 from foldmark.formats.onnx_tensor import tensor_array
 from foldmark.graphs.reading.nodes import used_inside
 from foldmark.graphs.reading.original import OriginalGraph
@@ -107,6 +108,7 @@ class Workspace:
         pending: values whose replacement is written when something first reads them.
         given: names of the constants that the model came with.
         odd_scales: scales that are no normal positive numbers, by name.
+        files: makes tensors of what is computed while reading.
     """
 
     model: onnx.ModelProto
@@ -125,6 +127,7 @@ class Workspace:
     pending: dict[str, Callable[[], None]] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
     odd_scales: dict[str, OddScale] = field(default_factory=dict)
+    files: Kept = field(default_factory=Kept)
     _alias: dict[str, str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
 
