@@ -53,6 +53,8 @@ _RECORDED = 0.1
 _INTEGRATED = 0.9
 # Single precision rounds what is summed by about so many of its steps.
 _ROUNDINGS = 4.0
+# So much of the time is spent when all batches are added and flips are still to be explained.
+_BEFORE_FLIPS = 0.8
 # What goes on inside (born or arrived, softmax gains) is looked at in so many samples.
 _INNER_SAMPLES = 32
 # And whether the replay is the quantized model in so many.
@@ -154,8 +156,12 @@ class AccountTaker:
         """Run over the data once and return the account."""
         began = perf_counter()
         for number, batch in enumerate(data.batches(batch_size)):
-            span = batch.first / data.samples, (batch.first + batch.samples) / data.samples
-            with self._progress.part(*span):
+            # Whether there are labels, and so flips to be explained, the batch itself tells.
+            whole = 1.0 if batch.labels is None else _BEFORE_FLIPS
+            begin, end = (
+                whole * n / data.samples for n in (batch.first, batch.first + batch.samples)
+            )
+            with self._progress.part(begin, end):
                 self._add(number, batch)
         return self._closed(perf_counter() - began)
 
@@ -381,7 +387,10 @@ class AccountTaker:
             seconds,
             sums.forward,
             self._replay_error,
-            self._flips.report(explain=self.refused is None),
+            self._flips.report(
+                explain=self.refused is None,
+                on_node=lambda share: self._progress.approach(1.0, share),
+            ),
             self.refused,
             self._resolution,
         )

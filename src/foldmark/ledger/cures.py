@@ -8,7 +8,7 @@ treatment would leave, change = delta - delta' and
 where M_only adds the change alone to the float model: right to second order, one forward pass.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -86,10 +86,17 @@ class _Sample:
 
 @dataclass
 class _Pricing:
-    """Everything that candidates are priced and measured with."""
+    """Everything that candidates are priced and measured with.
+
+    Attributes:
+        samples: the cures' data.
+        harm: sign of a change for the worse.
+        on_batch: called after each batch of them that is run.
+    """
 
     samples: Sequence[_Sample]
     harm: float
+    on_batch: Callable[[], None] = lambda: None
     weight: float = field(init=False)
     moved: float = field(init=False)
 
@@ -110,9 +117,10 @@ class _Pricing:
 
     def guess(self, candidate: _Candidate) -> None:
         """Predict to first order, by the gradients that are there."""
-        total = sum(
-            self._linear(sample, self._changes(sample, candidate)) for sample in self.samples
-        )
+        total = 0.0
+        for sample in self.samples:
+            total += self._linear(sample, self._changes(sample, candidate))
+            self.on_batch()
         candidate.first_order = self.harm * total / self.weight
 
     def price(self, candidate: _Candidate) -> None:
@@ -126,6 +134,7 @@ class _Pricing:
             outputs = sample.replay.outputs(recording, 1.0, only=changes, instead=changes)
             own = sample.target.measure(outputs) - sample.target.measure(recording.start)
             total += 2 * self._linear(sample, changes) - own
+            self.on_batch()
         candidate.predicted = self.harm * total / self.weight
 
     def _changes(self, sample: _Sample, candidate: _Candidate) -> dict[str, Float32]:
@@ -156,6 +165,7 @@ class _Pricing:
             outputs = sessions[id(graph)].run(sample.recording.feeds)
             total += sample.target.measure(sample.recording.simulated)
             total -= sample.target.measure(outputs)
+            self.on_batch()
         candidate.measured = self.harm * total / self.weight
 
 
@@ -191,21 +201,22 @@ def find_cures(
         met = [s for s in pricing.samples if entry.site.name in s.recording.before]
         if met:
             by_site.append(_candidates(entry, met[0]))
+    runs = sum(len(found) + _PRICED for found in by_site) * len(samples)
+    pricing.on_batch = lambda: progress.approach(_PRICED_ALL, 1 / runs)
     for found in by_site:
         promising = _promising(pricing, found)
         for candidate in promising:
             pricing.price(candidate)
-            progress.approach(_PRICED_ALL, 1 / (len(by_site) * len(promising)))
         preferred.append(_preferred(promising))
         priced.append(promising)
     preferred = [each for each in preferred if each.predicted > 0]
     if not by_site:
         return ()
     # The first site in float as well: what any treatment of it can save at most.
+    pricing.on_batch = lambda: progress.approach(1.0, 1 / ((_ALONE + 2) * len(samples)))
     for candidate in [*preferred[:_ALONE], priced[0][0]]:
         if candidate.measured is None:
             pricing.measure(candidate)
-            progress.approach(1.0, 1 / (_ALONE + 2))
     listed = [candidate for found in priced for candidate in found]
     if len(preferred) > 1:
         together = _together(preferred)

@@ -11,6 +11,7 @@ from foldmark.graphs.emitter import Emitter
 from foldmark.ledger.layout import Layout
 from foldmark.ledger.metrics import Metric, Target, emit_metric, metric_target
 from foldmark.ledger.models import Models
+from foldmark.ledger.stretch import Stretch
 from foldmark.runtimes.batches import Batch
 
 __all__ = ["Flip", "FlipFinder", "LabelReport", "MarginLoss"]
@@ -144,22 +145,28 @@ class FlipFinder:
                 self._feeds[len(self._flips)] = _alone(batch, int(sample))
             self._flips.append(flip)
 
-    def report(self, *, explain: bool) -> LabelReport | None:
+    def report(
+        self, *, explain: bool, on_node: Callable[[float], None] = lambda _: None
+    ) -> LabelReport | None:
         """Return all that was counted, None when no label was seen.
 
         explain   whether the first flips get an account of their margin
+        on_node   called after each node of such an account with its share of all of them
         """
         if not self._samples:
             return None
+        share = 1 / (_NODES * max(1, len(self._feeds)))
         for place, feeds in self._feeds.items() if explain else ():
             flip = self._flips[place]
-            losses = self._losses(feeds, flip)
+            losses = self._losses(feeds, flip, lambda: on_node(share))
             self._flips[place] = replace(flip, losses=losses)
         return LabelReport(
             self._samples, self._rows, self._exact, self._quantized, tuple(self._flips)
         )
 
-    def _losses(self, feeds: dict[str, NDArray[np.generic]], flip: Flip) -> tuple[MarginLoss, ...]:
+    def _losses(
+        self, feeds: dict[str, NDArray[np.generic]], flip: Flip, on_node: Callable[[], None]
+    ) -> tuple[MarginLoss, ...]:
         """Return the margin account of one row of one sample, run alone."""
         way = self.models.way(feeds)
         replay, recording = way.replay, way.record(feeds)
@@ -179,8 +186,12 @@ class FlipFinder:
             quantized=rivals,
         )
         target = replace(target, layout=layout)
-        integral = replay.integrate(
-            recording, self._piece(target), target.feeds(self.output), nodes=_NODES
+        integral = replay.add_nodes(
+            recording,
+            self._piece(target),
+            target.feeds(self.output),
+            Stretch(_NODES),
+            on_node=on_node,
         )
         taken = sorted(integral.entries.items(), key=lambda item: item[1])[:_LOSSES_KEPT]
         return tuple(MarginLoss(site, amount) for site, amount in taken if amount < 0)
