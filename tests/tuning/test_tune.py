@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,10 @@ from foldmark.recipes.recipe import Override, TensorRange
 from foldmark.recipes.recipe_file import BUILT_IN, parse_recipe, recipe_text
 from foldmark.runtimes.batches import open_data
 from foldmark.runtimes.onnxruntime import Session
+from foldmark.runtimes.profile import NodeRun
 from foldmark.runtimes.timing import Interval
 from foldmark.tuning.repairs import Repair, explained_samples, find_repairs, repaired
+from foldmark.tuning.slow import Comparison, compared
 from foldmark.tuning.trial import Bench, Trial
 from foldmark.tuning.tune import Goal, tune
 
@@ -139,6 +142,70 @@ def test_repairs_go_together(tmp_path, monkeypatch):
     for count in range(1, len(repairs) + 1):
         made = bench.run("repaired", repaired(trial.recipe, repairs[:count]))
         assert "needs none" not in made.failure
+
+
+def ran(**microseconds):
+    """What a profiler would say: nodes by name, slashes written as two underscores."""
+    return tuple(
+        NodeRun(name.replace("__", "/"), "", "", each * 1e-6, (), ())
+        for name, each in microseconds.items()
+    )
+
+
+def test_conversions_count_with_the_products_that_they_serve():
+    model = hard_network()
+    made = quantize_model(model, BUILT_IN["static"], {"x": nets.random(8, 32)}).model
+    real = ran(easy__product=10, hard__product=10, sum=5)
+    other = ran(
+        easy__product=4, x_QuantizeLinear=5, hard__product=4, s_QuantizeLinear=9, sum=50, stretch=50
+    )
+    found = compared(model, made, real, other)
+    assert found.compared == 2
+    assert found.lost == {"hard/product": pytest.approx(3e-6)}
+    dynamic = ran(easy__product_quant=11, x_quantize=2, hard__product_quant=9, hard__product_cast=2)
+    assert compared(model, made, real, dynamic).lost == {
+        "easy/product": pytest.approx(3e-6),
+        "hard/product": pytest.approx(1e-6),
+    }
+
+
+def test_what_was_not_quantized_or_not_run_is_not_compared():
+    model = hard_network()
+    recipe = replace(BUILT_IN["static"], overrides=(Override("^hard/product$", keep_float=True),))
+    made = quantize_model(model, recipe, {"x": nets.random(8, 32)}).model
+    real = ran(easy__product=10, hard__product=10)
+    assert compared(model, made, real, ran(easy__product=4, hard__product=12)).lost == {}
+    assert compared(model, made, ran(), ran(easy__product=4)).compared == 0
+
+
+class Timed(Bench):
+    """A bench whose trials are as fast as it is told, by what the recipe leaves in float."""
+
+    speeds = (Interval(0.8, 0.78, 0.82), Interval(1.1, 1.05, 1.15))
+
+    def run(self, step, recipe):
+        return replace(super().run(step, recipe), speed=self.speeds[len(recipe.overrides)])
+
+
+@pytest.mark.parametrize(
+    ("lost", "sure", "taken"), [(["easy/product"], True, True), (["easy/product"], False, False),
+                                (["easy/product", "hard/product"], True, False), ([], True, False)],
+)  # fmt: skip
+def test_what_integers_make_slower_stays_in_float(folder, monkeypatch, lost, sure, taken):
+    """Where the measured speed gains; where all of it is slower, that is said."""
+    data = open_data(folder / "d.npz", onnx.load(folder / "m.onnx"))
+    bench = Timed(folder / "m.onnx", data, data, folder, seconds=0.01)
+    if not sure:
+        monkeypatch.setattr(Timed, "speeds", (Timed.speeds[0], Interval(1.1, 0.79, 1.4)))
+    seen = Comparison(2, dict.fromkeys(lost, 1e-6))
+    monkeypatch.setattr("foldmark.tuning.tune.compare_products", lambda *_: seen)
+    found = tune(bench, Goal(1.0), folder / "q.onnx")
+    kept = [each.match for each in found.best.recipe.overrides if each.keep_float]
+    assert kept == (["^easy/product$"] if taken else [])
+    assert found.reached
+    assert len(found.trials) == 2 + (len(lost) == 1)
+    told = ("each of 2 operators takes longer on integers than in float",)
+    assert found.blame == (told if len(lost) == 2 else ())
 
 
 @pytest.mark.parametrize(("side", "count"), [(8, 32), (224, 6), (1024, 4)])

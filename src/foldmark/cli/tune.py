@@ -170,7 +170,8 @@ def _text(found: Tuning, goal: Goal, output: Path, again: str) -> str:
     failed = [trial for trial in found.trials if trial.failure]
     parts += [f"{trial.step}: {trial.failure}" for trial in failed]
     if found.blame:
-        parts.append(f"What holds it back: {', '.join(found.blame)}.")
+        why = "It is slower than float" if found.reached else "What holds it back"
+        parts.append(f"{why}: {', '.join(found.blame)}.")
     told = "\n\n".join(wrapped(part) for part in parts)
     # Not wrapped: a path must stay whole to be copied.
     return f"{told}\n\nMade again, byte for byte, by\n  {again}"

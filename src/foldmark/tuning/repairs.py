@@ -16,7 +16,14 @@ from foldmark.surgery.editor import Editor, consumers, node_name
 from foldmark.surgery.products import Product, find_product
 from foldmark.tuning.trial import Bench, Trial
 
-__all__ = ["Repair", "explained_samples", "find_repairs", "repaired"]
+__all__ = [
+    "Repair",
+    "escaped",
+    "explained_samples",
+    "find_repairs",
+    "repaired",
+    "touching",
+]
 
 # Samples that the account of a trial is taken over: fewer of large ones, whose every value's
 # derivative costs time.
@@ -67,7 +74,7 @@ def find_repairs(bench: Bench, trial: Trial, model: onnx.ModelProto) -> tuple[Re
     if total <= 0:
         return ()
     found: list[Repair] = []
-    touching = _touching(model)
+    near = touching(model)
     if trial.recipe.mode is Mode.STATIC:
         best: dict[str, Repair] = {}
         for fix in account.fixes:
@@ -81,12 +88,12 @@ def find_repairs(bench: Bench, trial: Trial, model: onnx.ModelProto) -> tuple[Re
                 fix.predicted / total,
                 0.0,
                 TensorRange(name, low, high),
-                frozenset(touching[name]),
+                frozenset(near[name]),
             )
             if name not in best or repair.saving > best[name].saving:
                 best[name] = repair
         found += best.values()
-    damage = _damage(account.entries, harm, touching)
+    damage = _damage(account.entries, harm, near)
     found += _in_float(bench, trial, model, damage, total)
     return tuple(sorted(found, key=lambda repair: -repair.worth))
 
@@ -149,7 +156,7 @@ def _in_float(
             name,
             amount / total,
             1e3 * times.get(name, usual) * lost,
-            Override(f"^{_escaped(name)}$", keep_float=True),
+            Override(f"^{escaped(name)}$", keep_float=True),
             frozenset({name}),
         )
         for name, amount in damage.items()
@@ -171,13 +178,13 @@ def _own_name(name: str, known: Mapping[str, object]) -> str:
     return name
 
 
-def _touching(model: onnx.ModelProto) -> dict[str, list[str]]:
+def touching(model: onnx.ModelProto) -> dict[str, list[str]]:
     """Return the names of the products that read or make each tensor, weights and biases too.
 
     What follows a product alone, such as its activation function, makes its result.
     """
     editor = Editor(model)
-    touching: dict[str, list[str]] = defaultdict(list)
+    near: dict[str, list[str]] = defaultdict(list)
     for scope in editor.scopes():
         readers = consumers(scope.graph)
         for node in scope.graph.node:
@@ -187,9 +194,10 @@ def _touching(model: onnx.ModelProto) -> dict[str, list[str]]:
                 if len(followers) == 1:
                     names += followers[0].output
                 for name in names:
-                    touching[name].append(node_name(node))
-    return touching
+                    near[name].append(node_name(node))
+    return near
 
 
-def _escaped(name: str) -> str:
+def escaped(name: str) -> str:
+    """Return a pattern that matches a node's name and nothing else."""
     return "".join(c if c.isalnum() or c in "_/" else f"\\{c}" for c in name)

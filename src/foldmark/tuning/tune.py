@@ -15,6 +15,7 @@ from foldmark.recipes.recipe_file import BUILT_IN, recipe_text
 from foldmark.recipes.save import save_model
 from foldmark.runtimes.profile import all_nodes, execute
 from foldmark.tuning.repairs import Repair, find_repairs, repaired
+from foldmark.tuning.slow import compare_products, in_float
 from foldmark.tuning.trial import Bench, Trial
 
 __all__ = ["Goal", "Promise", "Step", "Tuning", "tune"]
@@ -81,7 +82,8 @@ class Tuning:
         best: the fastest that reaches the goal; else the fastest that keeps the score; else the
             one whose score falls least.
         reached: whether the goal holds.
-        blame: what holds the best trial back, worst first, when the goal is not reached.
+        blame: what holds the best trial back, worst first, when the goal is not reached or the
+            trial is slower than float.
     """
 
     steps: tuple[Step, ...]
@@ -102,8 +104,9 @@ def tune(
 
     The cheap rungs first: dynamic and static, both, so that the faster of two good ones is
     taken; then other ranges, then methods, each kept when it helps; then what the account names
-    gets another range or is left in float, those that save most per millisecond first. All that
-    follows the first rungs mends the score: where speed alone is missing it is not tried.
+    gets another range or is left in float, those that save most per millisecond first. All these
+    mend the score: where speed alone is missing they are not tried. Where the best is too slow,
+    or slower than float, what takes longer on integers than in float is left in float.
 
     Raises NotSupported when no recipe could be followed at all.
     """
@@ -115,6 +118,8 @@ def tune(
         if climb.wants_score():
             climb.improve(step, change)
     blame = _repair(climb, model) if climb.wants_score() else ()
+    if climb.wants_speed():
+        blame = (*blame, *_leave_slow(climb, model))
     best = climb.best()
     if best is None:
         failures = "; ".join(
@@ -124,7 +129,8 @@ def tune(
     if best.speed.value < goal.min_speedup:
         blame = (*blame, *_slowest(bench, best))
     _deliver(best, output)
-    return Tuning(tuple(climb.steps), best, climb.reached(), () if climb.reached() else blame)
+    content = climb.reached() and best.speed.high >= 1
+    return Tuning(tuple(climb.steps), best, climb.reached(), () if content else blame)
 
 
 class _Climb:
@@ -133,6 +139,7 @@ class _Climb:
     def __init__(self, bench: Bench, goal: Goal, report: Callable[[Step], None] | None) -> None:
         self.bench, self.goal, self.steps = bench, goal, list[Step]()
         self._report = report
+        self._aside: list[Trial] = []
 
     def best(self) -> Trial | None:
         """The fastest trial that reaches the goal, else the nearest: the score comes first."""
@@ -150,7 +157,12 @@ class _Climb:
         return min(fast or made, key=lambda trial: (trial.drop, -trial.speed.value), default=None)
 
     def _made(self) -> list[Trial]:
-        return [step.trial for step in self.steps if step.trial.model]
+        trials = [step.trial for step in self.steps]
+        return [trial for trial in trials if trial.model and trial not in self._aside]
+
+    def set_aside(self, trial: Trial) -> None:
+        """Never take this trial for the best, whatever it measured."""
+        self._aside.append(trial)
 
     def reached(self) -> bool:
         best = self.best()
@@ -164,14 +176,22 @@ class _Climb:
         fast = any(trial.speed.value >= self.goal.min_speedup for trial in made)
         return fast or not any(self.goal.keeps_score(trial) for trial in made)
 
+    def wants_speed(self) -> bool:
+        """Return whether the best trial is too slow, or surely slower than float."""
+        best = self.best()
+        if best is None or not self.goal.keeps_score(best):
+            return False
+        return best.speed.value < self.goal.min_speedup or best.speed.high < 1
+
     def try_recipe(
         self, name: str, recipe: Recipe, base: Trial | None = None, promise: Promise | None = None
-    ) -> None:
+    ) -> Trial:
         """Measure a recipe, or read what an earlier run measured."""
         step = Step(self.bench.run(name, recipe), base, promise)
         self.steps.append(step)
         if self._report is not None:
             self._report(step)
+        return step.trial
 
     def improve(self, step: str, change: Callable[[Recipe], Recipe | None]) -> None:
         """Try a change of the recipe to improve; the best stays when it does not help."""
@@ -236,6 +256,23 @@ def _repair(climb: _Climb, model: onnx.ModelProto) -> tuple[str, ...]:
         count *= 2
     worst = sorted(repairs, key=lambda repair: -repair.saving)
     return tuple(dict.fromkeys(repair.blame for repair in worst))[:3]
+
+
+def _leave_slow(climb: _Climb, model: onnx.ModelProto) -> tuple[str, ...]:
+    """Leave in float what integers made slower; return what to say where that is everything."""
+    base = climb.best()
+    assert base is not None
+    found = compare_products(climb.bench, base, model)
+    if not found.lost:
+        return ()
+    if len(found.lost) == found.compared:
+        return (f"each of {found.compared} operators takes longer on integers than in float",)
+    names = sorted(found.lost, key=lambda name: -found.lost[name])
+    words = f"{len(names)} slow operator{'s' * (len(names) > 1)} in float"
+    trial = climb.try_recipe(words, in_float(base.recipe, names), base=base)
+    if trial.speed.low <= base.speed.value:
+        climb.set_aside(trial)  # no gain that another measurement would show again
+    return ()
 
 
 def _slowest(bench: Bench, trial: Trial) -> tuple[str, ...]:
