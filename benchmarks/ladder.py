@@ -3,12 +3,16 @@
     python -m benchmarks.ladder [--only CNN]                       models that packages hold
     python -m benchmarks.ladder --folder DATA --only MiniLM        with public data sets found there
     python -m benchmarks.ladder --model M.onnx --data D.npz [--calibration C.npz]   your own
+    python -m benchmarks.ladder --methods --folder DATA             what follows rounding to nearest
     python -m benchmarks.ladder --rows R.jsonl --write docs/quantize.md
 
 One row is one `foldmark quantize` and one `foldmark verify` of what it made; the last of a model
 is `foldmark tune`. The samples that are scored are not those that ranges and methods saw. With
 --rows, rows are kept in a file, a model's anew each time, and --write puts all of them into the
-document's table. Data sets by their usual file names: sts-test.csv and sts-dev.csv,
+document's table. With --methods, here and there, it is the methods' own table: weights of 7 bits
+where the processor adds u8 x s8 pairs in 16, so that rounding is judged and not saturation.
+
+Data sets by their usual file names: sts-test.csv and sts-dev.csv,
 cifar10-test-2000.npz beside resnet20.onnx, imagenet-400-crops224.zip.
 """
 
@@ -25,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from foldmark.errors import FoldmarkError
+from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_INT8_REDUCED
 from foldmark.formats.onnx_file import read_model
 from foldmark.proof.verify import Proof, verify
 from foldmark.recipes.quantize import quantize_model
@@ -32,6 +37,8 @@ from foldmark.recipes.recipe import Form, MethodName, Recipe
 from foldmark.recipes.recipe_file import BUILT_IN
 from foldmark.recipes.save import save_model
 from foldmark.runtimes.batches import open_data
+from foldmark.runtimes.machine import machine
+from foldmark.surgery.activations import ActivationCodes
 from foldmark.tuning.trial import Bench
 from foldmark.tuning.tune import Goal, tune
 
@@ -39,7 +46,8 @@ HEADER = (
     "| model | recipe | MB | times faster | on integers | 1 - cosine | score |\n"
     "|---|---|---:|---:|---:|---:|---:|"
 )
-BEGIN, END = "<!-- ladder -->", "<!-- /ladder -->"
+BEGIN, END = "<!-- {} -->", "<!-- /{} -->"
+MODES, METHODS = "ladder", "methods"
 
 
 class Subject(NamedTuple):
@@ -190,6 +198,32 @@ def recipes() -> Iterator[tuple[str, Recipe]]:
             yield "static, smoothquant", replace(recipe, methods=(MethodName.SMOOTHQUANT,))
 
 
+def beyond_rounding(model: Path) -> Iterator[tuple[str, Recipe]]:
+    """Yield each method on its own: static, and in 4-bit blocks where matrices are all there is."""
+    static, blocks = BUILT_IN["static"], BUILT_IN["weight-only-4"]
+    yield "static", static
+    yield "static, 16-bit activations", replace(static, activations=ActivationCodes.UINT16)
+    if machine().saturates:
+        static = replace(static, rule=ONNXRUNTIME_WEIGHT_INT8_REDUCED.name)
+        yield "static, 7-bit weights", static
+    for name in _STATIC_METHODS:
+        yield f"- {name.value}", replace(static, methods=(name,))
+    if "Conv" in {node.op_type for node in read_model(model).graph.node}:
+        return  # no kernel reads a convolution's weights in blocks
+    yield "weight-only-4", blocks
+    for names in _BLOCK_METHODS:
+        yield "- " + ", ".join(each.value for each in names), replace(blocks, methods=names)
+
+
+_STATIC_METHODS = (
+    MethodName.MSE_CLIPPING, MethodName.BIAS_CORRECTION, MethodName.GPTQ, MethodName.ADAROUND,
+)  # fmt: skip
+_BLOCK_METHODS = (
+    (MethodName.GPTQ,), (MethodName.ADAROUND,),
+    (MethodName.AWQ,), (MethodName.AWQ, MethodName.GPTQ),
+)  # fmt: skip
+
+
 def cells(proof: Proof) -> str:
     speed, quality = proof.speeds[0].ratio, proof.quality
     told = ""
@@ -259,12 +293,14 @@ def steps(subject: Subject, options: Any) -> list[Callable[[Path], str]]:
     """Return what makes each row of a model, given a folder to work in."""
     size = subject.model.stat().st_size / 1e6
     found: list[Callable[[Path], str]] = [lambda _: f"float | {size:.2f} | 1 | | | "]
-    for name, recipe in recipes():
+    for name, recipe in beyond_rounding(subject.model) if options.methods else recipes():
 
         def make(scratch: Path, name: str = name, recipe: Recipe = recipe) -> str:
             return f"{name} | {quantized(subject, recipe, scratch, options)}"
 
         found.append(make)
+    if options.methods:
+        return found
     return [*found, lambda scratch: " | ".join(tuned(subject, scratch, options))]
 
 
@@ -293,14 +329,15 @@ def read(path: Path) -> dict[str, dict[int, str]]:
     return found
 
 
-def write(document: Path, kept: dict[str, dict[int, str]]) -> None:
-    """Put the table between the document's two marks."""
+def write(document: Path, kept: dict[str, dict[int, str]], table: str) -> None:
+    """Put a table between its two marks in the document."""
+    begin, end = BEGIN.format(table), END.format(table)
     text = document.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
     made = [row for rows in kept.values() for _, row in sorted(rows.items())]
-    table = "\n".join([HEADER, *made])
-    document.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
+    lines = "\n".join([HEADER, *made])
+    document.write_text(f"{before}{begin}\n{lines}\n{end}{after}", encoding="utf-8")
 
 
 def main() -> None:
@@ -310,6 +347,7 @@ def main() -> None:
     parser.add_argument("--calibration", type=Path)
     parser.add_argument("--folder", type=Path, help="where public data sets lie")
     parser.add_argument("--only", default="", help="models by a part of their name")
+    parser.add_argument("--methods", action="store_true", help="methods, each on its own")
     parser.add_argument("--part", default="1/1", help="2/3: every third row, from the second")
     parser.add_argument("--rows", type=Path, help="keep rows in this file")
     parser.add_argument("--write", type=Path, help="write the kept rows into this document")
@@ -317,7 +355,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0)
     options = parser.parse_args()
     if options.write is not None:
-        write(options.write, read(options.rows))
+        write(options.write, read(options.rows), METHODS if options.methods else MODES)
         return
     chosen: Iterator[Subject] = subjects(options.folder, options.only)
     if options.model is not None:

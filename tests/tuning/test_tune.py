@@ -18,6 +18,7 @@ from foldmark.recipes.quantize import quantize_model
 from foldmark.recipes.recipe import Override, TensorRange
 from foldmark.recipes.recipe_file import BUILT_IN, parse_recipe, recipe_text
 from foldmark.runtimes.batches import open_data
+from foldmark.runtimes.machine import machine
 from foldmark.runtimes.onnxruntime import Session
 from foldmark.runtimes.profile import NodeRun
 from foldmark.runtimes.timing import Interval
@@ -206,6 +207,24 @@ def test_what_integers_make_slower_stays_in_float(folder, monkeypatch, lost, sur
     assert len(found.trials) == 2 + (len(lost) == 1)
     told = ("each of 2 operators takes longer on integers than in float",)
     assert found.blame == (told if len(lost) == 2 else ())
+
+
+@pytest.mark.parametrize("saturates", [True, False, None])
+def test_weights_of_seven_bits_where_pairs_saturate(folder, monkeypatch, saturates):
+    """Tried first, and nowhere else; the recipe says it by the rule's name."""
+    here = replace(machine(), saturates=saturates)
+    monkeypatch.setattr("foldmark.tuning.tune.machine", lambda: here)
+    data = open_data(folder / "d.npz", onnx.load(folder / "m.onnx"))
+    bench = Bench(folder / "m.onnx", data, data, folder, seconds=0.01)
+    found = tune(bench, Goal(0.02), folder / "q.onnx")
+    names = [trial.step for trial in found.trials]
+    assert names.index("7-bit weights" if saturates else "ranges by mse") == 2
+    assert ("7-bit weights" in names) == bool(saturates)
+    if saturates:
+        assert found.trials[2].recipe.rule == "ONNXRUNTIME_WEIGHT_INT8_REDUCED"
+        stored = onnx.load(found.trials[2].model).graph.initializer
+        codes = [nets.numpy_helper.to_array(t) for t in stored if t.data_type == t.INT8]
+        assert max(np.abs(each.astype(int)).max() for each in codes) == 64
 
 
 @pytest.mark.parametrize(("side", "count"), [(8, 32), (224, 6), (1024, 4)])

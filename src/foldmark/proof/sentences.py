@@ -1,5 +1,6 @@
 """The verdict of a proof in sentences that a person can act on."""
 
+from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_INT8_REDUCED
 from foldmark.proof.kernels import Executor, Kernels
 from foldmark.proof.quality import Quality
 from foldmark.proof.verify import Proof
@@ -138,7 +139,8 @@ def saturation_sentence(proof: Proof) -> str:
     hit = [each for each in proof.saturations if each.saturated]
     return (
         f"{saturated:,} of {examined:,} pairs of u8 x s8 products in {len(hit)} of "
-        f"{len(proof.saturations)} operators saturate on {where}; 7-bit weights would not."
+        f"{len(proof.saturations)} operators saturate on {where}; 7-bit weights (--rule "
+        f"{ONNXRUNTIME_WEIGHT_INT8_REDUCED.name}) would not."
         f"{_cost_words(proof)}"
     )
 

@@ -9,10 +9,12 @@ import onnx
 
 from foldmark.calibrate.observers import Method
 from foldmark.errors import FoldmarkError, NotSupported
+from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_INT8_REDUCED
 from foldmark.formats.onnx_file import read_model
 from foldmark.recipes.recipe import MethodName, Mode, Recipe, TensorRange
 from foldmark.recipes.recipe_file import BUILT_IN, recipe_text
 from foldmark.recipes.save import save_model
+from foldmark.runtimes.machine import machine
 from foldmark.runtimes.profile import all_nodes, execute
 from foldmark.tuning.repairs import Repair, find_repairs, repaired
 from foldmark.tuning.slow import compare_products, in_float
@@ -21,6 +23,7 @@ from foldmark.tuning.trial import Bench, Trial
 __all__ = ["Goal", "Promise", "Step", "Tuning", "tune"]
 
 _LARGEST_REPAIR = 32
+_SEVEN_BITS = ONNXRUNTIME_WEIGHT_INT8_REDUCED
 
 
 @dataclass(frozen=True)
@@ -223,6 +226,9 @@ def _improvements(
     def with_method(name: MethodName) -> Callable[[Recipe], Recipe | None]:
         return lambda recipe: replace(recipe, methods=(*recipe.methods, name))
 
+    if machine().saturates:
+        # Pairs of products that are added in 16 bits fit there with codes of -64 to 64.
+        yield "7-bit weights", lambda recipe: replace(recipe, rule=_SEVEN_BITS.name)
     yield "ranges by mse", observed(Method.MSE)
     yield "ranges by percentile", observed(Method.PERCENTILE)
     if any(node.op_type in ("MatMul", "Gemm") for node in all_nodes(model)):
