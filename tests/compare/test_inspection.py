@@ -255,14 +255,16 @@ def test_large_tensors_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("scale_shape", [(1, 64), (40, 1), (1,), (40, 8)])
+@pytest.mark.parametrize("stretch", [1 << 24, 500, 1])
 def test_pieces_do_not_change_the_report(
-    file: Path, scale_shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    file: Path, scale_shape: tuple[int, ...], stretch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     codes = RNG.integers(-127, 128, (40, 64)).astype(np.int8)
     codes[33, 5] = -128
     scale = RNG.random(scale_shape).astype(np.float32) + 0.1
     whole = quantized(file, codes, scale)
     monkeypatch.setattr(inspection_module, "_PIECE", 128)
+    monkeypatch.setattr(inspection_module, "_STRETCH", stretch)
     monkeypatch.setattr(traces_module, "_SAMPLE", 128)
     in_pieces = inspect_tensor(whole.tensor)
     assert (in_pieces.codes, in_pieces.scales) == (whole.codes, whole.scales)
@@ -279,6 +281,17 @@ def test_pieces_do_not_change_the_report(
     magnitude = np.where(belongs, np.abs(codes.astype(int)), -1)
     assert whole.setter is not None
     assert magnitude[whole.setter.index] == magnitude.max()
+
+
+@pytest.mark.parametrize("stretch", [1 << 24, 500])
+def test_a_row_that_rules_is_found_in_whatever_stretch(
+    file: Path, stretch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = RNG.integers(-3, 4, (40, 64)).astype(np.int8)
+    codes[33] = 120
+    monkeypatch.setattr(inspection_module, "_STRETCH", stretch)
+    warnings = quantized(file, codes, np.ones(1, np.float32)).warnings
+    assert any(warning.startswith("row 33 alone sets the scale") for warning in warnings)
 
 
 def watch_short_pieces(monkeypatch: pytest.MonkeyPatch, elements: int = 300) -> list[int]:
@@ -299,6 +312,7 @@ def watch_short_pieces(monkeypatch: pytest.MonkeyPatch, elements: int = 300) -> 
     for module, name, size in (
         (inspection_module, "_PIECE", elements),
         (inspection_module, "_RAW_PIECE", elements),
+        (inspection_module, "_STRETCH", 3 * elements),
         (inspection_module, "_LONGEST", 2 * elements),
         (records_module, "_PIECE_BYTES", elements),
         (traces_module, "_SAMPLE", elements),

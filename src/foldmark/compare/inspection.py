@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from threading import Lock
 
 import numpy as np
 
 from foldmark.compare.extremes import Setter, block_extremes, find_setter, inside, spans_walk
-from foldmark.compare.modules import module_paths
 from foldmark.compare.records import ScaleTally, add_checksum, add_scales, survey_records
 from foldmark.compare.tally import EXPONENTS, can_tally, count_not_finite, number_of, tally
 from foldmark.compare.traces import Traces, find_traces, has_ends, merged
@@ -24,6 +24,8 @@ _PIECE = 1 << 20
 _RAW_PIECE = 1 << 19
 # Where what is read at once holds more than this, a tensor is read as one axis if it can be.
 _LONGEST = 1 << 22
+# Bytes that one thread takes at a time of a tensor.
+_STRETCH = 1 << 24
 # Tensors of fewer bytes are read as values: numpy is quick enough for them.
 _SMALL = 1 << 20
 # A smallest normal number for each type that a scale is stored in.
@@ -124,28 +126,29 @@ def inspect_artefact(
 
     sums = {number: np.zeros(4, np.uint64) for number in _candidates(artefact)}
 
-    def work(tensor: StoredTensor) -> TensorReport:
-        report = inspect_tensor(tensor, sums.get(id(tensor)))
-        if progress is not None:
-            progress(tensor)
+    def work(task: tuple[_Job, int]) -> TensorReport | None:
+        job, number = task
+        with np.errstate(all="ignore"):  # hostile scales overflow; numpy keeps this by thread
+            report = job.survey(number)
+        if report is not None and progress is not None:
+            progress(report.tensor)
         return report
 
+    jobs = (_Job(tensor, sums.get(id(tensor))) for tensor in artefact.tensors)
+    tasks = ((job, number) for job in jobs for number in range(len(job.stretches)))
     with ThreadPoolExecutor(max(2, thread_count())) as pool:
-        reports = tuple(pool.map(_quietly(work), artefact.tensors))
+        reports = tuple(report for report in pool.map(work, tasks) if report is not None)
     warnings = (*artefact.warnings, *_twins(artefact, sums))
-    return Inspection(artefact, reports, account_of(artefact), warnings, module_paths(artefact))
+    return Inspection(artefact, reports, account_of(artefact), warnings, _modules(artefact))
 
 
-def _quietly(
-    work: Callable[[StoredTensor], TensorReport],
-) -> Callable[[StoredTensor], TensorReport]:
-    """Let hostile scales overflow without a word: numpy keeps its error state by thread."""
+def _modules(artefact: Artefact) -> Mapping[str, str]:
+    """Return the module of weights whose names tell none: those of ONNX models."""
+    if artefact.format_name != "ONNX":
+        return {}
+    from foldmark.compare.modules import module_paths  # noqa: PLC0415  (loads the onnx package)
 
-    def run(tensor: StoredTensor) -> TensorReport:
-        with np.errstate(all="ignore"):
-            return work(tensor)
-
-    return run
+    return module_paths(artefact)
 
 
 def account_of(artefact: Artefact) -> dict[str, int]:
@@ -185,6 +188,54 @@ class _Running:
     columns: Array | None = None
     ends: tuple[Array, Array] | None = None
 
+    def append(self, other: "_Running") -> None:
+        """Add the sums over the pieces that come next."""
+        self.counts += other.counts
+        self.scales.append(other.scales)
+        self.not_finite += other.not_finite
+        if other.rows is not None and other.columns is not None:
+            self.append_lines(other.rows, other.columns)
+        if other.ends is not None:
+            self.ends = merged(self.ends, other.ends)
+
+    def append_lines(self, rows: Array, columns: Array) -> None:
+        """Add the largest magnitudes of the next rows, and of all columns over them."""
+        if self.rows is None or self.columns is None:
+            self.rows, self.columns = rows, columns
+        else:
+            self.rows = np.concatenate([self.rows, rows])
+            self.columns = np.maximum(self.columns, columns)
+
+
+class _Job:
+    """One tensor to look at, cut into stretches for the threads.
+
+    Args:
+        tensor: where to look.
+        summed: uint64 (4,): a checksum of its bytes, None where nobody asks for one.
+    """
+
+    def __init__(self, tensor: StoredTensor, summed: Array | None) -> None:
+        self.whole, self.summed = tensor, summed
+        self.tensor = _in_pieces(tensor)
+        self.stretches = _stretches(self.tensor) if summed is None else [_everything(self.tensor)]
+        self._found: list[_Running | None] = [None] * len(self.stretches)
+        self._left, self._lock = len(self.stretches), Lock()
+
+    def survey(self, number: int) -> TensorReport | None:
+        """Look at one stretch; the one that is done last gives the tensor's report."""
+        self._found[number] = _survey(self.tensor, *self.stretches[number], self.summed)
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return None
+        running = _Running()
+        for found in self._found:
+            if found is not None:
+                running.append(found)
+        self._found.clear()
+        return _report(self.whole, self.tensor, running)
+
 
 def inspect_tensor(tensor: StoredTensor, summed: Array | None = None) -> TensorReport:
     """Look at one tensor, piece by piece.
@@ -193,22 +244,76 @@ def inspect_tensor(tensor: StoredTensor, summed: Array | None = None) -> TensorR
         tensor: where to look.
         summed: uint64 (4,): a checksum of its bytes, None where nobody asks for one.
     """
+    job = _Job(tensor, summed)
+    *_, report = [job.survey(number) for number in range(len(job.stretches))]
+    assert report is not None
+    return report
+
+
+def _everything(tensor: StoredTensor) -> tuple[int, int]:
+    """Return the ends of what a survey of a whole tensor counts: records, floats or indices."""
+    if _reads_records(tensor) and tensor.records is not None:
+        return 0, tensor.records.count
+    if _is_run_of_floats(tensor):
+        return 0, tensor.elements
+    return 0, tensor.shape[tensor.walk_axis] if tensor.shape else 1
+
+
+def _stretches(tensor: StoredTensor) -> list[tuple[int, int]]:
+    """Cut a tensor into parts of about so many bytes, at places where reading may begin."""
+    _, length = _everything(tensor)
+    whole_numbers = _reads_records(tensor) or _is_run_of_floats(tensor)
+    step = 1 if whole_numbers else tensor.walk_step
+    count = max(1, tensor.nbytes // _STRETCH)
+    size = max(1, -(-length // (count * step))) * step
+    return [(start, min(start + size, length)) for start in range(0, length, size)] or [(0, 0)]
+
+
+def _reads_records(tensor: StoredTensor) -> bool:
+    records = tensor.records
+    return records is not None and bool(records.planes) and tensor.nbytes >= _SMALL
+
+
+def _is_run_of_floats(tensor: StoredTensor) -> bool:
+    """Say whether a tensor is plain numbers whose order does not matter to who counts NaN."""
+    number_format = tensor.layout.number_format
+    if tensor.layout.is_quantized or number_format not in EXPONENTS or len(tensor.spans) != 1:
+        return False
+    return tensor.spans[0].nbytes == tensor.elements * EXPONENTS[number_format][0]().itemsize
+
+
+def _survey(tensor: StoredTensor, first: int, last: int, summed: Array | None) -> _Running:
+    """Look at one stretch of a tensor.
+
+    Args:
+        tensor: where to look.
+        first, last: its ends, as `_everything` counts them.
+        summed: as for `inspect_tensor`.
+    """
     running = _Running()
-    whole, tensor = tensor, _in_pieces(tensor)
-    quantized = tensor.layout.is_quantized
-    counted = quantized and can_tally(tensor.layout.number_format)
+    records = tensor.records
+    if not tensor.elements:
+        return running
+    if _reads_records(tensor) and records is not None:
+        offset = records.offset + first * records.nbytes
+        part = replace(records, offset=offset, count=last - first)
+        survey_records(part, running.counts, running.scales, _normal(tensor), summed)
+        return running
+    if tensor.layout.is_quantized:
+        _survey_pieces(running, tensor, first, last)
+    elif tensor.layout.number_format in EXPONENTS:
+        running.not_finite = _count_not_finite(tensor, first, last)
+    if summed is not None:
+        _sum_bytes(tensor, summed)
+    return running
+
+
+def _report(whole: StoredTensor, tensor: StoredTensor, running: _Running) -> TensorReport:
+    """Say what a tensor is, which was looked at as it is or as one axis."""
     if not tensor.elements:
         return TensorReport(whole, None, None, None, None, ())
-    records = tensor.records
-    if records is not None and records.planes and tensor.nbytes >= _SMALL:
-        survey_records(records, running.counts, running.scales, _normal(tensor), summed)
-    else:
-        if quantized:
-            _survey_pieces(running, tensor, counted)
-        elif tensor.layout.number_format in EXPONENTS:
-            running.not_finite = _count_not_finite(tensor)
-        if summed is not None:
-            _sum_bytes(tensor, summed)
+    quantized = tensor.layout.is_quantized
+    counted = quantized and can_tally(tensor.layout.number_format)
     codes = _code_use(running.counts, tensor.layout.number_format) if counted else None
     scales = _scale_use(running.scales) if quantized else None
     setter = None
@@ -233,11 +338,12 @@ def _normal(tensor: StoredTensor) -> float:
     return _SMALLEST_NORMAL.get(tensor.layout.scale_format or "", 2.0**-126)
 
 
-def _survey_pieces(running: _Running, tensor: StoredTensor, counted: bool) -> None:
+def _survey_pieces(running: _Running, tensor: StoredTensor, start: int, stop: int) -> None:
+    counted = can_tally(tensor.layout.number_format)
     axis = tensor.walk_axis
     block = tensor.layout.block[axis] if tensor.layout.block and tensor.shape else 1
     long = spans_walk(tensor) or block > _PIECE  # one piece does not show a whole block
-    for first, values in tensor.pieces(_PIECE):
+    for first, values in tensor.pieces(_PIECE, start, stop):
         if counted:
             tally(values, running.counts)
         # a block has one scale in however many pieces it is read, and so has a group whose
@@ -263,10 +369,7 @@ def _add_ends(running: _Running, tensor: StoredTensor, values: Values) -> None:
         columns = _magnitude(low, high, zero)
         flat = codes.reshape(codes.shape[0], -1)
         rows = _magnitude(flat.min(axis=1), flat.max(axis=1), zero)
-        running.rows = rows if running.rows is None else np.concatenate([running.rows, rows])
-        running.columns = (
-            columns if running.columns is None else np.maximum(running.columns, columns)
-        )
+        running.append_lines(rows, columns)
         one = (1,) * codes.ndim
         ends = low.min().reshape(one), high.max().reshape(one)
     else:
@@ -278,15 +381,16 @@ def _magnitude(low: Array, high: Array, zero: int) -> Array:
     return np.maximum(high.astype(np.int32) - zero, zero - low.astype(np.int32))
 
 
-def _count_not_finite(tensor: StoredTensor) -> int:
+def _count_not_finite(tensor: StoredTensor, first: int, last: int) -> int:
     """Count NaN and infinities among plain numbers, read from end to end, shape aside."""
     number_format = tensor.layout.number_format
-    itemsize = EXPONENTS[number_format][0]().itemsize
-    if len(tensor.spans) == 1 and tensor.spans[0].nbytes == tensor.elements * itemsize:
-        pieces = _raw_pieces(tensor.spans[0], tensor.name)
+    if _is_run_of_floats(tensor):
+        itemsize, whole = EXPONENTS[number_format][0]().itemsize, tensor.spans[0]
+        span = Span(whole.source, whole.offset + first * itemsize, (last - first) * itemsize)
+        pieces = _raw_pieces(span, tensor.name)
         return sum(count_not_finite(raw, number_format) for raw in pieces)
     found = 0
-    for _, values in tensor.pieces(_PIECE):
+    for _, values in tensor.pieces(_PIECE, first, last):
         raw = np.ascontiguousarray(values.codes).reshape(-1).view(np.uint8)
         found += count_not_finite(raw, number_format)
     return found

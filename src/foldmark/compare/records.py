@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from foldmark.compare.tally import count_packed
-from foldmark.formats.stored import Records, ScaleFields
+from foldmark.compare.tally import PackedCounter
+from foldmark.formats.stored import Records
 from foldmark.formats.values import Array
 from foldmark.kernels.compiled import compiled
 
@@ -36,6 +36,15 @@ class ScaleTally:
     ends: Array = field(default_factory=lambda: np.array([np.inf, 0.0]))
     largest_at: Array = field(default_factory=lambda: np.full(1, -1, np.int64))
     bad_minima: Array = field(default_factory=lambda: np.zeros(1, np.int64))
+
+    def append(self, other: "ScaleTally") -> None:
+        """Add what is known of the scales that come next; they are numbered on from these."""
+        self.ends[0] = min(self.ends[0], other.ends[0])
+        if other.ends[1] > self.ends[1]:
+            self.ends[1] = other.ends[1]
+            self.largest_at[0] = self.counts[0] + other.largest_at[0]
+        self.counts += other.counts
+        self.bad_minima += other.bad_minima
 
 
 @compiled
@@ -76,23 +85,27 @@ def _find(patterns, wanted):  # type: ignore[no-untyped-def]
 def _work_out(records, place, numbers, fields, out):  # type: ignore[no-untyped-def]
     # records (n, bytes) uint8 -> out (n, scales) float32
     # place: the base's first byte and its bytes, what zero is stored as, whether fields are signed
+    # One field at a time: where it lies is then known outside the loop over records.
     start, nbytes, bias, signed = place[0], place[1], np.int32(place[2]), place[3]
-    for row in range(records.shape[0]):
-        record = records[row]
-        pattern = np.int64(record[start])
+    count = records.shape[0]
+    bases = np.empty(count, np.float32)
+    for row in range(count):
+        pattern = np.int64(records[row, start])
         if nbytes == 2:
-            pattern |= np.int64(record[start + 1]) << 8
-        base = numbers[pattern]
-        if fields.shape[0] == 0:
-            out[row, 0] = base
-        for i in range(fields.shape[0]):
-            number = np.int32((record[fields[i, 0]] >> fields[i, 1]) & fields[i, 2])
-            number |= np.int32((record[fields[i, 3]] >> fields[i, 4]) & fields[i, 5]) << np.int32(
-                fields[i, 6]
-            )
+            pattern |= np.int64(records[row, start + 1]) << 8
+        bases[row] = numbers[pattern]
+    if fields.shape[0] == 0:
+        out[:, 0] = bases
+    for i in range(fields.shape[0]):
+        low, right, mask = fields[i, 0], np.int32(fields[i, 1]), np.int32(fields[i, 2])
+        high, above, over = fields[i, 3], np.int32(fields[i, 4]), np.int32(fields[i, 5])
+        up = np.int32(fields[i, 6])
+        for row in range(count):
+            number = (np.int32(records[row, low]) >> right) & mask
+            number |= ((np.int32(records[row, high]) >> above) & over) << up
             if signed != 0:
                 number = np.int32(np.int8(number))
-            out[row, i] = base * np.float32(number - bias)
+            out[row, i] = bases[row] * np.float32(number - bias)
 
 
 @compiled
@@ -155,6 +168,9 @@ def survey_records(
         summed: uint64 (4,): a checksum of the bytes, None where nobody asks for one.
     """
     step = max(1, _PIECE_BYTES // records.nbytes)
+    where = records.scales
+    place = np.array([where.start, where.nbytes, where.bias, where.signed], np.int64)
+    counter = PackedCounter(records.planes)
     buffer = np.empty(min(step, records.count) * records.nbytes, np.uint8)
     scales = np.empty((min(step, records.count), max(1, len(records.scales.fields))), np.float32)
     for first in range(0, records.count, step):
@@ -162,22 +178,16 @@ def survey_records(
         raw = buffer[: count * records.nbytes]
         records.source.fill(raw, records.offset + first * records.nbytes, "records")
         piece = raw.reshape(count, records.nbytes)
-        count_packed(piece, records.planes, codes)
-        _add_piece(tally, records.scales, piece, scales[:count], normal)
+        counter.add(piece)
+        _work_out(piece, place, where.numbers, where.fields, scales[:count])
+        add_scales(tally, scales[:count], normal)
+        if where.minimum >= 0:
+            # 0 times infinity is no number either: all minima of a record are bad with its factor
+            bad = _count_bad(piece, where.minimum, where.numbers)
+            tally.bad_minima[0] += bad * scales.shape[1]
         if summed is not None:
             add_checksum(raw, summed)
-
-
-def _add_piece(
-    tally: ScaleTally, where: ScaleFields, piece: Array, scales: Array, normal: float
-) -> None:
-    place = np.array([where.start, where.nbytes, where.bias, where.signed], np.int64)
-    _work_out(piece, place, where.numbers, where.fields, scales)
-    add_scales(tally, scales, normal)
-    if where.minimum >= 0:
-        # 0 times infinity is no number either: all minima of a record are bad with its factor
-        bad = _count_bad(piece, where.minimum, where.numbers)
-        tally.bad_minima[0] += bad * scales.shape[1]
+    counter.into(codes)
 
 
 @compiled

@@ -10,9 +10,9 @@ from foldmark.kernels.compiled import compiled
 __all__ = [
     "EXPONENTS",
     "PATTERNS",
+    "PackedCounter",
     "can_tally",
     "count_not_finite",
-    "count_packed",
     "number_of",
     "tally",
 ]
@@ -98,23 +98,31 @@ def _count_two(
     _count_words(low, high, where, masks, counts)
 
 
-def count_packed(
-    records: Array, planes: tuple[tuple[int, int, int, int], ...], counts: Array
-) -> None:
-    """Add how often each code occurs in records, without unpacking them into memory.
+class PackedCounter:
+    """Counts codes over pieces of equal records, without unpacking them into memory.
 
     Args:
-        records: uint8 (n, bytes of a record).
         planes: one, or two of at most six bits together, as `PackedCodes` has them.
-        counts: int64 (256,), added to.
     """
-    if len(planes) == 2:
-        _count_two(records, planes, counts)
-        return
-    start, nbytes, width, _ = planes[0]
-    whole = np.zeros(PATTERNS, np.int64)
-    _count(records, start, start + nbytes, whole)
-    _fold(whole, width, counts)
+
+    def __init__(self, planes: tuple[tuple[int, int, int, int], ...]) -> None:
+        self.planes = planes
+        self._counts = np.zeros(PATTERNS, np.int64)
+
+    def add(self, records: Array) -> None:
+        """Count one piece: uint8 (n, bytes of a record)."""
+        if len(self.planes) == 2:
+            _count_two(records, self.planes, self._counts)
+            return
+        start, nbytes, _, _ = self.planes[0]
+        _count(records, start, start + nbytes, self._counts)
+
+    def into(self, counts: Array) -> None:
+        """Add how often each code occurred to int64 (256,)."""
+        if len(self.planes) == 2:
+            counts += self._counts
+        else:
+            _fold(self._counts, self.planes[0][2], counts)
 
 
 def can_tally(number_format: str) -> bool:
@@ -134,7 +142,9 @@ def tally(values: Values, counts: Array) -> None:
     packed = values.stored
     if isinstance(packed, PackedCodes) and packed.records.size >= _COMPILE_FROM:
         fields = np.zeros(PATTERNS, np.int64)
-        count_packed(packed.records, packed.planes, fields)
+        counter = PackedCounter(packed.planes)
+        counter.add(packed.records)
+        counter.into(fields)
         if packed.numbers is None:
             counts += fields
         else:
