@@ -5,6 +5,7 @@
     node         ...  5: attribute  ...
     attribute    ...  5: tensor, a Constant's  6: graph, a branch's or a loop's  ...
     tensor       1: dims  2: data_type  8: name  9: raw_data   <- these bytes stay in the file
+                 4: float_data  10: double_data   <- and these, which are no different
 
 In the bytes returned such a tensor says that its data lies in another file, which is this one,
 at the place where it is. What is left of a model of 90 MB is some kilobytes, and copying it costs
@@ -17,7 +18,9 @@ from typing import Final
 
 __all__ = ["EVERYWHERE", "INITIALIZERS", "LARGE", "Buffer", "without_weights"]
 
-_RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 9, 13, 14
+_DATA_TYPE, _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 2, 9, 13, 14
+# a list of numbers whose bytes are those of raw data -> the element type that it is for
+_LISTS: Final[Mapping[int, int]] = {4: 1, 10: 11}
 Messages = Mapping[str, Mapping[int, str]]
 """Message -> number of a field that is a message -> which one."""
 
@@ -86,19 +89,24 @@ class _Rewriter:
         return b"".join([*parts, self.data[kept:end]]) if parts else b""
 
     def tensor(self, start: int, end: int) -> bytes:
-        """Return a TensorProto without its raw data; nothing where it has no large ones."""
-        parts, raw = [], None
+        """Return a TensorProto without its numbers; nothing where they are few or not in place."""
+        parts, found, kind = [], {}, 0
         for number, first, payload, last in _fields(self.data, start, end):
-            if number in (_EXTERNAL_DATA, _DATA_LOCATION):
+            if number in (_EXTERNAL_DATA, _DATA_LOCATION) or number in found:
                 return b""
-            if number == _RAW_DATA and last - payload >= self.least:
-                raw = payload, last - payload
+            if number == _DATA_TYPE:
+                kind, _ = _varint(self.data, payload)
+            if number == _RAW_DATA or number in _LISTS:
+                found[number] = payload, last - payload
             else:
                 parts.append(bytes(self.data[first:last]))
-        if raw is None:
+        if len(found) != 1:
             return b""
-        offset, length = map(str, raw)
-        for key, value in (("location", self.location), ("offset", offset), ("length", length)):
+        ((number, (offset, length)),) = found.items()
+        if length < self.least or _LISTS.get(number, kind) != kind:
+            return b""
+        place = (("location", self.location), ("offset", str(offset)), ("length", str(length)))
+        for key, value in place:
             entry = _tagged(1, key.encode()) + _tagged(2, value.encode())
             parts.append(_tagged(_EXTERNAL_DATA, entry))
         parts.append(bytes([_DATA_LOCATION << 3, 1]))
