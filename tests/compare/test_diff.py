@@ -18,11 +18,13 @@ from foldmark.compare import sampling
 from foldmark.compare.align import align, canonical_name
 from foldmark.compare.diff import Diff, diff_artefacts
 from foldmark.errors import ModelsDiffer, NothingQuantized
+from foldmark.exact.catalog import INT8
 from foldmark.exact.rounding import Rounding
+from foldmark.exact.rule import Rule, ZeroPointRule
 from foldmark.formats.opening import open_artefact
 from foldmark.kernels.fold import quantize_array
 from foldmark.report.difference_text import render
-from foldmark.rules import ONNXRUNTIME_WEIGHT_INT8
+from foldmark.rules import ONNXRUNTIME_MATMULNBITS_8_SYMMETRIC, ONNXRUNTIME_WEIGHT_INT8
 
 RNG = np.random.default_rng(20270)
 WEIGHTS = {
@@ -466,6 +468,51 @@ def test_the_verdict_speaks_of_the_form_that_most_weights_have(tmp_path: Path) -
     assert "divisor 127 127.5 5 of 6" in said
     assert "block shape per axis 0 per tensor 1 of 6" in said
     assert "(3 weights searched; the others count with their form)" in said
+
+
+def nbits(path: Path, w: np.ndarray, rule: Rule, *, across: bool) -> Path:
+    """Write what two forms of one tool hold: groups along the inputs, with or without z = 8."""
+    group = quantize_array(w, (1, 32), rule)
+    codes, scale = (np.asarray(a.T if across else a) for a in (group.codes, group.scale))
+    arrays = {"a.weight": codes.copy(), "a.weight_scale": scale.copy()}
+    if codes.dtype == np.uint8:
+        arrays["a.weight_zero_point"] = np.full(scale.shape, 128, np.uint8)
+    save_file(arrays, path)
+    return path
+
+
+def test_a_zero_point_added_before_rounding_is_told_from_none(tmp_path: Path) -> None:
+    """The same blocks, transposed: no other block shape, but sums that meet a half."""
+    w = np.round(RNG.normal(0, 40, (16, 64))).astype(np.float32)
+    w[:, ::32] = -128.0  # a scale of one
+    w[:, 5] = np.nextafter(np.float32(0.5), np.float32(0))  # a half once 128 is added
+    plain = replace(
+        ONNXRUNTIME_MATMULNBITS_8_SYMMETRIC,
+        affine=replace(ONNXRUNTIME_MATMULNBITS_8_SYMMETRIC.affine, codes=INT8),
+        zero_point=ZeroPointRule(),
+    )
+    one = nbits(tmp_path / "a.safetensors", w, ONNXRUNTIME_MATMULNBITS_8_SYMMETRIC, across=False)
+    other = nbits(tmp_path / "b.safetensors", w, plain, across=True)
+    save_file({"a.weight": w}, tmp_path / "f.safetensors")
+    (tensor,) = compared(one, other, tmp_path / "f.safetensors").tensors
+    assert [field.field for field in tensor.fields] == ["order"]
+    assert tensor.codes is not None
+    assert tensor.codes.count == 16
+
+
+def test_the_weights_that_differ_are_searched(tmp_path: Path) -> None:
+    """Three alike come first; a rule is searched on two."""
+    weights = {f"l{k}.weight": RNG.normal(0, 0.1, (32, 64)).astype(np.float32) for k in range(4)}
+    rule = ONNXRUNTIME_WEIGHT_INT8
+    one = int8_file(tmp_path / "a.safetensors", weights, rule)
+    narrower = replace(rule, scale=replace(rule.scale, denominator=128))
+    odd = int8_file(tmp_path / "odd.safetensors", {"l3.weight": weights["l3.weight"]}, narrower)
+    save_file(load_file(one) | load_file(odd), tmp_path / "b.safetensors")
+    save_file(weights, tmp_path / "f.safetensors")
+    found = compared(one, tmp_path / "b.safetensors", tmp_path / "f.safetensors")
+    assert [field.field for field in found.tensors[3].fields] == ["divisor"]
+    said = " ".join(render(found, None, everything=False).split())
+    assert said.startswith("A and B differ in 1 of the 4 weights that both have. A divides the")
 
 
 def test_the_command(files: tuple[Path, Path, Path], capfd: pytest.CaptureFixture[str]) -> None:

@@ -70,7 +70,9 @@ def _consistent(fit: Fit, agreement: Agreement | None) -> str:
         but = f" but in {fit.inference.dead} blocks whose codes are all zero"
     if not names:
         return ""
-    if agreement is not None and set(agreement.names) <= set(names):
+    if agreement is None:
+        but += " in the blocks looked at, not in all"
+    elif set(agreement.names) <= set(names):
         names = agreement.names
         if agreement.total > 1:
             of = "all" if agreement.agree == agreement.total else f"{agreement.agree} of"

@@ -27,7 +27,7 @@ class Agreement:
         names: of the catalogue; blocks whose codes are all zero are left out where no rule
             gives these too.
         agree: on how many weights.
-        total: of how many.
+        total: of how many that have a float original.
     """
 
     names: tuple[str, ...]
@@ -49,16 +49,22 @@ class Witness:
     fit: Fit | None
     exact: Callable[[], Array | None]
 
-    def names(self, candidates: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the rules that give this weight: all that do where it was searched."""
+    def names(self, candidates: tuple[str, ...]) -> tuple[str, ...] | None:
+        """Return the rules that give this weight, every block of it; None where unknown.
+
+        Args:
+            candidates: the rules that are asked; of a searched weight those that were found.
+        """
         if self.fit is not None:
             found = self.fit.inference
-            return () if found is None else found.names or found.names_alive
-        weights = self.exact()
+            candidates = () if found is None else found.names or found.names_alive
+            if self.fit.tensor is not self.tensor:  # the first rows of a large one
+                return candidates
+        weights = self.exact() if candidates else None
         if weights is None:
-            return ()
+            return () if self.fit is not None else None
         try:
-            seen = observe(self.tensor.load(), self.tensor.layout, weights)
+            seen = observe(self.tensor.load(), self.tensor.layout, weights, blocks=weights.size)
         except NotSupported:
             return ()
         return names_that_give(seen, candidates) or names_that_give(
@@ -86,24 +92,36 @@ def names_in_common(weights: Iterable[Witness]) -> dict[Form, Agreement]:
 
 def _agreements(forms: dict[Form, list[Witness]]) -> Iterator[tuple[Form, Agreement]]:
     for form, members in forms.items():
-        camps: list[Agreement] = []
+        camps: list[_Camp] = []
         # The searched first: what they leave is all that the others are asked.
-        for witness in sorted(members, key=lambda each: each.fit is None):
-            _join(camps, witness, len(members))
+        heard = [_join(camps, each) for each in sorted(members, key=lambda m: m.fit is None)]
         if camps:
-            yield form, max(camps, key=lambda camp: camp.agree)
+            largest = max(camps, key=lambda camp: camp.agree)
+            yield form, Agreement(largest.names, largest.agree, sum(heard))
 
 
-def _join(camps: list[Agreement], witness: Witness, total: int) -> None:
-    """Let a weight join the largest camp that one rule still explains with it, or found one."""
+@dataclass
+class _Camp:
+    """Weights that one rule explains, and the rules that still do."""
+
+    names: tuple[str, ...]
+    agree: int = 1
+
+
+def _join(camps: list[_Camp], witness: Witness) -> bool:
+    """Let a weight join the largest camp that one rule still explains with it, or found one.
+
+    Returns whether it had anything to say.
+    """
     asked = tuple(dict.fromkeys(name for camp in camps for name in camp.names))
-    if witness.fit is None and not asked:
-        return
     own = witness.names(asked)
-    for place in sorted(range(len(camps)), key=lambda k: -camps[k].agree):
-        kept = tuple(name for name in camps[place].names if name in own)
+    if own is None:
+        return False
+    for camp in sorted(camps, key=lambda each: -each.agree):
+        kept = tuple(name for name in camp.names if name in own)
         if kept:
-            camps[place] = Agreement(kept, camps[place].agree + 1, total)
-            return
+            camp.names, camp.agree = kept, camp.agree + 1
+            return True
     if own:
-        camps.append(Agreement(own, 1, total))
+        camps.append(_Camp(own))
+    return True

@@ -15,6 +15,7 @@ import numpy as np
 from foldmark.compare.agreement import Agreement, Form, Witness, form_of, names_in_common
 from foldmark.compare.align import Alignment, Match, align
 from foldmark.compare.arrangement import PLAIN
+from foldmark.compare.blocks import shared_scales
 from foldmark.compare.difference import FieldDifference, differences
 from foldmark.compare.fit import Fit, fit_tensor
 from foldmark.compare.mixing import FLOAT
@@ -188,18 +189,22 @@ _Pairs = list[tuple[Match, Match | None]]
 
 
 def _all_of_each(pairs: _Pairs, progress: _Progress) -> list[TensorDiff]:
-    """Compare every number, and search the rules of the first weights of each pair of schemes."""
-    searched: dict[tuple[Form, ...], int] = {}
+    """Compare every number, and search the rules of the first weights of each pair of schemes.
+
+    Those that differ go first: they hold what shows in what.
+    """
     tensors = []
     for place, (match, original) in enumerate(pairs):
-        found = _compare(match, original)
-        key = found.forms
-        if searched.get(key, 0) < _SEARCHED and original is not None:
-            found = _searched(found, *fit_match(match, original.load_right()))
-            searched[key] = searched.get(key, 0) + 1
-        tensors.append(found)
+        tensors.append(_compare(match, original))
         if progress is not None:
             progress(place + 1, len(pairs))
+    searched: dict[tuple[Form, ...], int] = {}
+    for place in sorted(range(len(tensors)), key=lambda k: tensors[k].distance == 0):
+        match, original = pairs[place]
+        key = tensors[place].forms
+        if original is not None and searched.get(key, 0) < _SEARCHED:
+            tensors[place] = _searched(tensors[place], *fit_match(match, original.load_right()))
+            searched[key] = searched.get(key, 0) + 1
     return tensors
 
 
@@ -259,7 +264,7 @@ def _searched(tensor: TensorDiff, one: Fit | None, other: Fit | None) -> TensorD
     fields = tensor.fields
     if one is not None and other is not None:
         with np.errstate(all="ignore"):
-            fields = differences(one, other)
+            fields = differences(one, other, shared_scales(tensor.match))
     return replace(tensor, left=one, right=other, fields=fields)
 
 

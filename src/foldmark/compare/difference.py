@@ -1,7 +1,7 @@
 """In which fields two rules differ, where each is known only by what it is consistent with."""
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
 from itertools import product
@@ -19,6 +19,7 @@ from foldmark.exact.rule import (
     Scaling,
     ZeroForm,
     ZeroInRange,
+    ZeroOrder,
     ZeroPointRule,
 )
 from foldmark.formats.values import Array
@@ -57,9 +58,16 @@ class FieldDifference:
     evidence: str = ""
 
 
-def differences(left: Fit, right: Fit) -> tuple[FieldDifference, ...]:
-    """List every decision that the two sides certainly made differently."""
-    found = _layouts(left, right)
+def differences(
+    left: Fit, right: Fit, shares: tuple[str, str] | None
+) -> tuple[FieldDifference, ...]:
+    """List every decision that the two sides certainly made differently.
+
+    Args:
+        left, right: what is known of each side.
+        shares: which elements share a scale on each side, in words; None where the same do.
+    """
+    found = _layouts(left, right, shares)
     if _same_numbers(left, right):
         return tuple(found)
     told = _suspects(left, right)
@@ -95,12 +103,11 @@ def _or_zero(array: Array | None) -> Array:
     return np.zeros(()) if array is None else np.asarray(array, np.float64)
 
 
-def _layouts(left: Fit, right: Fit) -> list[FieldDifference]:
+def _layouts(left: Fit, right: Fit, shares: tuple[str, str] | None) -> list[FieldDifference]:
     found = []
     one, other = left.layout, right.layout
-    if one.block != other.block:
-        a, b = one.granularity(left.tensor.shape), other.granularity(right.tensor.shape)
-        found.append(FieldDifference("block shape", a, b))
+    if shares is not None:
+        found.append(FieldDifference("block shape", *shares))
     if _bits(one.number_format) != _bits(other.number_format):
         found.append(FieldDifference("number format", one.number_format, other.number_format))
     return found
@@ -172,8 +179,17 @@ def _affine_side(fit: Fit) -> _Side:
     assert fit.inference is not None and fit.seen is not None
     codes = fit.seen.codes_format
     stage = fit.inference.affine
-    options = tuple(affine_features(rule, codes) for rule in stage.options[:_MOST])
-    return _Side(_unique(options), _partly(stage))
+    rules: Iterable[AffineRule] = stage.options[:_MOST]
+    if not fit.seen.real and not fit.seen.zero.any():
+        rules = map(_without_zero, rules)
+    return _Side(_unique(affine_features(rule, codes) for rule in rules), _partly(stage))
+
+
+def _without_zero(rule: AffineRule) -> AffineRule:
+    """Return the rule with the order that all are alike in where the zero point is zero."""
+    if rule.order in (ZeroOrder.BEFORE_ROUNDING, ZeroOrder.FUSED):
+        return replace(rule, order=ZeroOrder.AFTER_ROUNDING)
+    return rule
 
 
 def _partly(stage: Stage[AffineRule]) -> str:

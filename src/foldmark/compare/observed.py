@@ -87,13 +87,16 @@ def to_blocks(array: Array, block: tuple[int, ...]) -> Array:
     return array.reshape(split).transpose(order).reshape(-1, math.prod(block))
 
 
-def observe(values: Values, layout: Layout, weights: Array) -> Observation:
-    """Lay a tensor out.
+def observe(
+    values: Values, layout: Layout, weights: Array, *, blocks: int = _BLOCKS
+) -> Observation:
+    """Lay a tensor out: some of its blocks, and of these the elements that decide most.
 
     Args:
         values: the whole tensor, as read.
         layout: how it is stored.
         weights: float weights of the codes' shape.
+        blocks: at most so many, spread over the tensor.
 
     Raises:
         NotSupported: forms whose rule is not a scale and a rounding (codebooks, float8).
@@ -102,7 +105,7 @@ def observe(values: Values, layout: Layout, weights: Array) -> Observation:
     if values.codebook is not None or codes.dtype.kind not in "iu" or values.scale is None:
         raise NotSupported("no affine rule behind these codes", got=layout.number_format)
     if values.group is not None:
-        return _observe_ordered(values, layout, weights)
+        return _observe_ordered(values, layout, weights, blocks)
     block = tuple(min(b, max(1, n)) for b, n in zip(values.block or (), codes.shape, strict=True))
     counts = tuple(n // b for n, b in zip(codes.shape, block, strict=True))
 
@@ -114,10 +117,10 @@ def observe(values: Values, layout: Layout, weights: Array) -> Observation:
 
     places = to_blocks(np.arange(codes.size).reshape(codes.shape), block)
     parts = _Parts(to_blocks(codes, block), to_blocks(weights, block), places)
-    return _laid_out(parts, values, layout, per_block)
+    return _laid_out(parts, values, layout, per_block, blocks)
 
 
-def _observe_ordered(values: Values, layout: Layout, weights: Array) -> Observation:
+def _observe_ordered(values: Values, layout: Layout, weights: Array, blocks: int) -> Observation:
     """Lay out groups of inputs that are not neighbours: sorted, they are."""
     assert values.group is not None
     order = np.argsort(values.group, kind="stable")
@@ -129,7 +132,11 @@ def _observe_ordered(values: Values, layout: Layout, weights: Array) -> Observat
     parts = _Parts(
         *(to_blocks(array[:, order], block) for array in (values.codes, weights, indices))
     )
-    return _laid_out(parts, values, layout, lambda a: a if a is None or not a.ndim else a.ravel())
+
+    def per_block(array: Array | None) -> Array | None:
+        return array if array is None or not array.ndim else array.ravel()
+
+    return _laid_out(parts, values, layout, per_block, blocks)
 
 
 _PerBlock = Callable[[Any], Any]
@@ -142,9 +149,11 @@ class _Parts:
     places: Array
 
 
-def _laid_out(parts: _Parts, values: Values, layout: Layout, per_block: _PerBlock) -> Observation:
+def _laid_out(
+    parts: _Parts, values: Values, layout: Layout, per_block: _PerBlock, blocks: int
+) -> Observation:
     total = len(parts.codes)
-    chosen = np.unique(np.linspace(0, total - 1, min(total, _BLOCKS)).astype(np.int64))
+    chosen = np.unique(np.linspace(0, total - 1, min(total, blocks)).astype(np.int64))
     codes = parts.codes[chosen].astype(np.int64)
     weights = parts.weights[chosen].astype(np.float32)
     places = parts.places[chosen]

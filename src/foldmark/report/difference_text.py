@@ -59,10 +59,21 @@ def verdict(diff: Diff, prices: Prices | None) -> str:
     elif len(diff.without_original) == len(diff.tensors):
         sentence += "; the float model holds none of them as floats, so that no rule can be found."
     else:
-        sentence += ", in no decision that these weights can show."
+        sentence += _named(diff) or ", in no decision that these weights can show."
     if prices is not None:
         sentence += " " + _worth(prices)
     return wrapped(printable(sentence))
+
+
+def _named(diff: Diff) -> str:
+    """Name the rules of the form that most weights have, where no rule fits both sides."""
+    largest = [max(side.values(), key=lambda a: a.agree, default=None) for side in diff.agreed]
+    if None in largest:
+        return ""
+    one, other = (agreement.names for agreement in largest if agreement is not None)
+    if set(one) & set(other):
+        return ""
+    return f". A fits {one[0]}; B fits {other[0]} (`foldmark rules` shows where two part)."
 
 
 def _both(said: Sequence[tuple[str, str, str]]) -> str:

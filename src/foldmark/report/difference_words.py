@@ -49,6 +49,8 @@ def doing(decision: str, words: str) -> str:
         return _AS_THEY_ARE[decision, words]
     if decision in ("method", "one place"):
         return f"made its codes by {words.partition(':')[0].partition(', as in')[0]}"
+    if decision == "block shape" and words.startswith("groups"):
+        return f"has its scales in {words}"
     if decision not in _PHRASES:
         return f"has {decision}: {words}"
     return _PHRASES[decision].format(words)
