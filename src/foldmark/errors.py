@@ -17,7 +17,8 @@
     │   └── OutputExists          FM140  a file that would be overwritten
     ├── NotSupported              FM200  foldmark can't, and says so          (exit code 2)
     │   ├── OperatorNotSupported  FM201  an operator no reader or rule covers
-    │   └── NoDerivative          FM202  an operator without a derivative on the path
+    │   ├── NoDerivative          FM202  an operator without a derivative on the path
+    │   └── NotEnoughMemory       FM203  work that can't fit into the memory that is free
     ├── MissingExtra              FM300  an optional package is not installed (exit code 2)
     └── CheckFailed               FM400  a demand of the user's is not met    (exit code 1)
 
@@ -41,6 +42,7 @@ __all__ = [
     "NoData",
     "NoDerivative",
     "NonFiniteValue",
+    "NotEnoughMemory",
     "NotSupported",
     "NothingQuantized",
     "OperatorNotSupported",
@@ -186,6 +188,12 @@ class NoDerivative(NotSupported):
     """An operator without a derivative on the path to the metric."""
 
     code = "FM202"
+
+
+class NotEnoughMemory(NotSupported):
+    """Work that can't fit into the memory that is free."""
+
+    code = "FM203"
 
 
 class MissingExtra(FoldmarkError):

@@ -20,6 +20,7 @@ from foldmark.ledger.kernels import KernelDifference, kernel_differences
 from foldmark.ledger.metrics import Metric
 from foldmark.ledger.models import Models, Way
 from foldmark.ledger.progress import Progress
+from foldmark.ledger.room import check_batch, check_weights
 from foldmark.report.explanation import Explanation
 from foldmark.report.words import site_titles
 from foldmark.runtimes.batches import Batch, Data, DataLike, open_data
@@ -88,6 +89,8 @@ def explain(
     """
     exact = None if float_model is None else read_model(float_model, "the float model")
     quantized = read_model(quantized_model, "the quantized model")
+    if exact is not None:
+        check_weights(exact)
     models = Models(exact, quantized)
     opened = open_data(data, models.widest, labels, label_name, samples)
     count = opened.samples
@@ -98,6 +101,7 @@ def explain(
     _check_labels(opened)
     way = models.way(looked_at.feeds)
     size = batch_size or _batch_size(way, opened)
+    check_batch(_recorded(way, looked_at), min(size, count))
     first, choice = choice_for(models, opened, size, metric, outputs)
     progress = Progress(on_progress or (lambda _: None))
     with progress.part(0.0, _ACCOUNTED if cures else 1.0):
@@ -144,8 +148,12 @@ def _batch_size(way: Way, data: Data) -> int:
 
 def _fitting(way: Way, batch: Batch, size: int) -> int:
     """Return how many samples record errors of so many bytes, one at least."""
-    each = way.replay.recorded_bytes(way.fed(batch.feeds)) // batch.samples
-    return max(1, size // max(1, each))
+    return max(1, size // max(1, _recorded(way, batch)))
+
+
+def _recorded(way: Way, batch: Batch) -> int:
+    """Return the bytes of the errors that a sample of a batch records."""
+    return way.replay.recorded_bytes(way.fed(batch.feeds)) // batch.samples
 
 
 def choice_for(
