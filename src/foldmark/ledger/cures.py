@@ -192,6 +192,7 @@ def find_cures(
     ]
     if not worst:
         return ()
+    models.forget()
     nodes = min(account.nodes, _MOST_NODES)
     with progress.part(0.0, _SAMPLED):
         samples = _samples(models, choice, data, batch_size, nodes, progress=progress)

@@ -83,6 +83,10 @@ class Derivatives:
         del self._kept[:-SHAPES_KEPT]
         return self._kept[-1]
 
+    def forget(self) -> None:
+        """Let go of all that were built, and of the memory that they keep for their next run."""
+        self._kept.clear()
+
     def _metric_facts(
         self, metric: MetricPiece, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
     ) -> dict[str, Fact]:

@@ -246,6 +246,10 @@ class Replay:
         """Build the derivative for batches of these shapes, which integrating does by itself."""
         self._derivatives.of(recording, metric, inputs, None)
 
+    def forget(self) -> None:
+        """Let go of the derivatives of metrics that are done with."""
+        self._derivatives.forget()
+
     def apart(self, feeds: Mapping[str, Array], samples: int) -> Apart | None:
         """Return what tells the samples of a batch apart (see `TellingApart`), None if nothing."""
         return self._telling_apart.apart(feeds, samples)
