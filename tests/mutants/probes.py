@@ -54,6 +54,10 @@ PLAIN = (
 )
 
 
+# Twice the real codes of ties: near zero, and where sums with a zero point lose bits.
+_HALVES = (*range(-41, 42, 2), *(sign * half for half in (127, 129, 201, 253) for sign in (-1, 1)))
+
+
 @dataclass(frozen=True)
 class Probe:
     """One input: a group, with the scale and zero point given to operators."""
@@ -105,6 +109,7 @@ def outcome(entry: Rule | Operator, probe: Probe) -> Outcome:
 def _of_rule(rule: Rule, data: FloatFormat) -> Iterator[Probe]:
     for values in PLAIN:
         yield Probe(tuple(data.round(v) for v in values), data)
+    yield from _at_the_ends(rule, data)
     steps = float(rule.scale.denominator * rule.affine.codes_per_scale)
     low = float(int(steps) // 2)
     halves = tuple(n / 2 for n in range(-33, 34))
@@ -118,6 +123,16 @@ def _of_rule(rule: Rule, data: FloatFormat) -> Iterator[Probe]:
     yield from _sharp(rule, data)
     for _ in range(6):
         yield Probe(tuple(data.round(source.gauss(0.1, 1.0)) for _ in range(32)), data)
+
+
+def _at_the_ends(rule: Rule, data: FloatFormat) -> Iterator[Probe]:
+    """Return groups whose scale is nothing or a few of the least steps, and the largest ones."""
+    steps = float(rule.scale.denominator * rule.affine.codes_per_scale)
+    for size in (1, 2, 3, *(int((k + part) * steps) + 1 for k in (0, 1, 4) for part in (0.4, 0.5))):
+        least, far = data.round(size * data.decode(1)), data.round(float(data.maximum) / size)
+        for values in ((least,), (-least,), (least, 0.0), (least, -data.decode(1))):
+            yield Probe(values, data)
+        yield from (Probe((far,), data), Probe((-far, -far), data))
 
 
 def _sharp(rule: Rule, data: FloatFormat) -> Iterator[Probe]:
@@ -143,7 +158,7 @@ def _near_ties(ends: tuple[float, ...], rule: Rule, data: FloatFormat) -> Iterat
     yield from ends
     grid = choose_grid(ends, rule, data)
     step = abs(grid.scale) / float(rule.affine.codes_per_scale)
-    for half in range(-41, 42, 2):
+    for half in _HALVES:
         tie = half / 2 * step
         if tie and min(*ends, 0.0) < tie < max(*ends, 0.0):
             yield from _beside(data.round(tie), data)
@@ -168,7 +183,8 @@ def _of_operator(operator: Operator, data: FloatFormat) -> Iterator[Probe]:
         yield Probe(tuple(n * scale for n in range(-8, 9)), data, scale, 0)
     for scale in (0.1, 0.3, 0.7, 0.00214854861, 0.0, 1e-40):
         rounded = data.round(scale)
-        borders = [data.round(n / 2 * rounded) for n in range(-41, 42)]  # ties, and whole steps
+        # Ties, and whole steps; what lies below minus zero would be NaN.
+        borders = [data.round(n / 2 * rounded) or 0.0 for n in range(-41, 42)]
         near = [number for border in borders for number in _beside(border, data)]
         for zero_point in (0, 1, 3, -5):
             yield Probe((0.0, *near), data, rounded, zero_point)

@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 from foldmark.exact.catalog import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
-from foldmark.exact.rule import AffineRule, Extent, Rule, Scaling, ZeroForm, ZeroOrder
+from foldmark.exact.rule import AffineRule, Extent, NotANumber, Rule, Scaling, ZeroForm, ZeroOrder
 from foldmark.exact.tools.entry import Operator
 
 RATIOS = (Scaling.RATIO, Scaling.RATIO_OF_RECIPROCAL)
@@ -53,9 +53,6 @@ def _unread_of_zero_point(rule: Rule, name: str) -> str | None:
 # Why the neighbours listed in indistinguishable.json are there, by field and setting.
 REASONS: tuple[tuple[str, str], ...] = (
     (r"affine\.(clip|codes) .*", "the ends that set the scale keep every value within the codes"),
-    (r"affine\.infinity .*", "an infinite value makes the scale infinite and ends alike"),
-    (r"affine\.order .*", "the zero point is 0, or the sum of it and so small a number is exact"),
-    (r"affine\.zero_divisor .*", "the scale is never zero, or both ways lead to the code of zero"),
     (r"scale\.extent(_precision)? .*", "the extent is one of the data's own numbers, or the same"),
     (
         r"scale\.(precision|stored) .*",
@@ -66,7 +63,6 @@ REASONS: tuple[tuple[str, str], ...] = (
         r"scale\.tiny\[\d\](\.\w+)? .*",
         "both treatments give such a range one scale, or codes of zero",
     ),
-    (r"scale\.zero_in_range .*", "the farther end is the same, whether zero is included or not"),
     (
         r"zero_point\.(clip|lowest|highest) .*",
         "zero in the range keeps the zero point in the codes",
@@ -78,11 +74,15 @@ REASONS: tuple[tuple[str, str], ...] = (
 def reason_for(entry: Rule | Operator, field: str, setting: str) -> str | None:
     """Return why a listed neighbour can't be told from its rule."""
     special = {
+        "affine.infinity": _of_infinity,
         "affine.nan": _of_nan,
+        "affine.order": _of_order,
         "affine.precision": _of_precision,
         "affine.rounding": _of_rounding,
         "affine.scale": _of_scale,
         "affine.scaling": _of_scaling,
+        "affine.zero_divisor": _of_zero_divisor,
+        "scale.zero_in_range": _of_zero_in_range,
         "zero_point.form": _of_form,
         "zero_point.rounding": _of_zero_rounding,
         "zero_point.scale": _of_divisor,
@@ -91,6 +91,40 @@ def reason_for(entry: Rule | Operator, field: str, setting: str) -> str | None:
         return special[field](entry)
     described = f"{field} {setting}"
     return next((why for pattern, why in REASONS if re.fullmatch(pattern, described)), None)
+
+
+def _of_infinity(entry: Rule | Operator) -> str | None:
+    if isinstance(entry, Rule) and entry.affine.nan in (NotANumber.RAISE, NotANumber.LOWEST):
+        return (
+            "an infinite value makes the scale infinite: its own code is that of NaN, in every "
+            "setting an error, or in every setting the lowest; finite ones stay within the codes"
+        )
+    return None
+
+
+def _of_order(entry: Rule | Operator) -> str | None:
+    if not isinstance(entry, Rule) or entry.zero_point.form != ZeroForm.FIXED:
+        return None
+    if entry.zero_point.fixed == 0:
+        return "the zero point is 0"
+    if entry.affine.precision == FLOAT64:
+        return "a quotient of float32 and a small zero point have an exact sum in float64"
+    return None
+
+
+def _of_zero_divisor(entry: Rule | Operator) -> str | None:
+    if isinstance(entry, Rule) and entry.scale.tiny:
+        return "small ranges are replaced before a scale of them is zero"
+    if entry.affine.scaling in RATIOS and entry.affine.nan == NotANumber.ZERO:
+        return "the extent of zeros alone is zero, and NaN gets the code of zero too"
+    return None
+
+
+def _of_zero_in_range(entry: Rule | Operator) -> str | None:
+    assert isinstance(entry, Rule)
+    if entry.scale.extent in (Extent.MAGNITUDE, Extent.SIGNED_MAGNITUDE, Extent.LARGER_SIDE):
+        return "the farther end is the same, whether zero is included or not"
+    return None
 
 
 def _of_nan(entry: Rule | Operator) -> str | None:
