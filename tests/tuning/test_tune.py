@@ -205,7 +205,7 @@ def test_what_integers_make_slower_stays_in_float(folder, monkeypatch, lost, sur
     assert kept == (["^easy/product$"] if taken else [])
     assert found.reached
     assert len(found.trials) == 2 + (len(lost) == 1)
-    told = ("each of 2 operators takes longer on integers than in float",)
+    told = ("each operator takes longer on integers than in float",)
     assert found.blame == (told if len(lost) == 2 else ())
 
 

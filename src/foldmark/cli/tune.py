@@ -160,7 +160,8 @@ def _text(found: Tuning, goal: Goal, output: Path, again: str) -> str:
     verdict = "The target holds" if found.reached else "The target does not hold"
     parts = [
         f"{verdict} with {best.step!r}: {best.measure} is {best.drop:.4g} (at most "
-        f"{goal.max_drop:g}), {best.speed.value:.2f} times faster, {best.size / 1e6:.2f} MB. "
+        f"{goal.max_drop:g}), {best.speed.value:.2f} times faster{_least(goal)}, "
+        f"{best.size / 1e6:.2f} MB. "
         f"Written to {output}, its recipe to {output.with_suffix('.toml')}.",
         table(_COLUMNS, [_row(step) for step in found.steps]),
         "In brackets: what it changed of the step that it started from.",
@@ -172,9 +173,17 @@ def _text(found: Tuning, goal: Goal, output: Path, again: str) -> str:
     if found.blame:
         why = "It is slower than float" if found.reached else "What holds it back"
         parts.append(f"{why}: {', '.join(found.blame)}.")
+    if goal.max_drop < 0 and not found.reached:
+        parts.append(
+            "A drop below zero asks for more than float gives: quantizing gains by chance."
+        )
     told = "\n\n".join(wrapped(part) for part in parts)
     # Not wrapped: a path must stay whole to be copied.
     return f"{told}\n\nMade again, byte for byte, by\n  {again}"
+
+
+def _least(goal: Goal) -> str:
+    return f" (at least {goal.min_speedup:g})" if goal.min_speedup else ""
 
 
 _COLUMNS = ("step", "drop", "times faster", "MB")

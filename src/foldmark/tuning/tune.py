@@ -15,6 +15,7 @@ from foldmark.recipes.recipe import MethodName, Mode, Recipe, TensorRange
 from foldmark.recipes.recipe_file import BUILT_IN, recipe_text
 from foldmark.recipes.save import save_model
 from foldmark.runtimes.machine import machine
+from foldmark.runtimes.onnxruntime import Optimization
 from foldmark.runtimes.profile import all_nodes, execute
 from foldmark.tuning.repairs import Repair, find_repairs, repaired
 from foldmark.tuning.slow import compare_products, in_float
@@ -272,7 +273,7 @@ def _leave_slow(climb: _Climb, model: onnx.ModelProto) -> tuple[str, ...]:
     if not found.lost:
         return ()
     if len(found.lost) == found.compared:
-        return (f"each of {found.compared} operators takes longer on integers than in float",)
+        return ("each operator takes longer on integers than in float",)
     names = sorted(found.lost, key=lambda name: -found.lost[name])
     words = f"{len(names)} slow operator{'s' * (len(names) > 1)} in float"
     trial = climb.try_recipe(words, in_float(base.recipe, names), base=base)
@@ -285,7 +286,13 @@ def _slowest(bench: Bench, trial: Trial) -> tuple[str, ...]:
     """Return the operators that take most of a trial's time, in words."""
     feeds = next(iter(bench.data.batches(bench.batch_size))).feeds
     path = Path(trial.model)
-    run = execute(read_model(path), feeds, threads=bench.threads, folder=path.parent)
+    run = execute(
+        read_model(path),
+        feeds,
+        threads=bench.threads,
+        folder=path.parent,
+        optimization=Optimization.EXTENDED,  # all of them would give other names
+    )
     total = sum(each.seconds for each in run.nodes) or 1.0
     worst = sorted(run.nodes, key=lambda each: -each.seconds)[:3]
     return tuple(
