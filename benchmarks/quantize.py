@@ -5,18 +5,20 @@ Run it with the test extra installed:
     python -m benchmarks.quantize                     time and quality, min-max and percentile
     python -m benchmarks.quantize --memory            peak memory with 16, 64 and 256 samples
     python -m benchmarks.quantize --python PATH       NNCF and AIMET too, of that interpreter
+    python -m benchmarks.quantize --clock cpu         on a machine that others use, by one thread
 
 Each tool quantizes in fresh processes, the tools in turn; seconds are from the path of the float
 model to the path of the quantized one, the least of the repeats, without and with the process's
 start and its imports. The row `float run` opens the float model and runs it on the samples and
 does nothing else: min-max costs at least that much. Quality and speed are what foldmark verify
-measures on held-out samples, float and quantized in turns. FOLDMARK_BENCH_PYTHON stands for
---python.
+measures on held-out samples, float and quantized in turns. With --clock cpu each process has one
+core, and its own processor time counts. FOLDMARK_BENCH_PYTHON stands for --python.
 """
 
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -26,11 +28,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
 
 SMOOTH = "foldmark, smoothquant"
 FLOAT_RUN = "float run"
 FOLDMARK, ONNX_RUNTIME, SAME = "foldmark", "onnxruntime", "onnxruntime, same operators"
 ELSEWHERE = ("nncf", "aimet")
+WALL, CPU = "seconds", "processor"
 MIN_MAX, PERCENTILE, ENTROPY = "min-max", "percentile", "entropy"
 _CHILD = Path(__file__).with_name("quantizers.py")
 
@@ -86,20 +90,33 @@ def sentence_pairs(path: Path) -> tuple[dict[str, np.ndarray], Any]:
     return tokens(tuple(sentences), 64), score
 
 
-def run_tool(python: str, tool: str, ranges: str, paths: tuple[Path, Path, Path]) -> Cost | str:
+def run_tool(
+    python: str, tool: str, ranges: str, paths: tuple[Path, Path, Path], clock: str
+) -> Cost | str:
     """Quantize in a fresh process; return what it cost, or the last line of its complaint."""
-    begin = time.perf_counter()
+    begin, used = time.perf_counter(), _children()
     done = subprocess.run(
         [python, str(_CHILD), tool, ranges, *map(str, paths)],
         check=False,
         capture_output=True,
         text=True,
+        preexec_fn=_one_core if clock == CPU else None,
     )
-    process = time.perf_counter() - begin
+    whole = {WALL: time.perf_counter() - begin, CPU: _children() - used}[clock]
     if done.returncode:
         return (done.stderr.strip().splitlines() or ["no message"])[-1][:100]
     found = json.loads(done.stdout.splitlines()[-1])
-    return Cost(found["seconds"], process, found["megabytes"])
+    return Cost(found[clock], whole, found["megabytes"])
+
+
+def _children() -> float:
+    """Return the processor time of the processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _one_core() -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
 def interpreters(python: str | None, ranges: str) -> dict[str, str]:
@@ -111,18 +128,18 @@ def interpreters(python: str | None, ranges: str) -> dict[str, str]:
     return tools
 
 
-def compare(subject: Subject, ranges: str, python: str | None, repeats: int, scratch: Path) -> None:
+def compare(subject: Subject, ranges: str, options: Any, scratch: Path) -> None:
     """Print one model's rows."""
     data = scratch / "samples.npz"
     np.savez(data, **subject.samples)  # type: ignore[arg-type]
-    tools = interpreters(python, ranges)
+    tools = interpreters(options.python, ranges)
     costs: dict[str, list[Cost | str]] = {tool: [] for tool in tools}
-    for _ in range(repeats):
+    for _ in range(options.repeats):
         for tool, interpreter in tools.items():
             if costs[tool] and isinstance(costs[tool][0], str):
                 continue
             paths = subject.model, data, scratch / f"{tool}.onnx"
-            costs[tool].append(run_tool(interpreter, tool, ranges, paths))
+            costs[tool].append(run_tool(interpreter, tool, ranges, paths, options.clock))
     alone, whole = {}, {}
     for tool, each in costs.items():
         good = [cost for cost in each if isinstance(cost, Cost)]
@@ -145,21 +162,24 @@ def compare(subject: Subject, ranges: str, python: str | None, repeats: int, scr
 def measured(subject: Subject, path: Path) -> str:
     """Return the cells of quality, speed and size."""
     from foldmark.errors import FoldmarkError
-    from foldmark.proof.verify import verify
+    from foldmark.proof.quality import measure_quality
+    from foldmark.runtimes.batches import open_data
+    from foldmark.runtimes.onnxruntime import Session
+    from foldmark.runtimes.timing import compare_speed
 
+    data = open_data(subject.held_out, onnx.load(subject.model))
+    feeds = next(iter(data.batches(8))).feeds
     try:
-        proof = verify(
-            path, subject.model, subject.held_out, batch_sizes=[8], seconds=2.0,
-            score=subject.score, score_name="Spearman",
-        )  # fmt: skip
+        real, other = Session(subject.model), Session(path)
+        quality = measure_quality(real, other, data, score=subject.score, score_name="Spearman")
+        timed = compare_speed(lambda: real.run(feeds), lambda: other.run(feeds), samples=8)
     except FoldmarkError as error:
         return f"{str(error)[:60]} | | | "
-    task = proof.quality.score
+    task = quality.score
     score = "" if task is None else f"{task.quantized_score:.4f}"
-    distance = max(each.cosine for each in proof.quality.outputs)
-    ratio = proof.speeds[0].ratio
-    speed = f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
-    return f"{distance:.1e} | {score} | {speed} | {proof.size.total / 1e6:.2f}"
+    distance = max(each.cosine for each in quality.outputs)
+    speed = f"{timed.ratio.value:.2f} [{timed.ratio.low:.2f}, {timed.ratio.high:.2f}]"
+    return f"{distance:.1e} | {score} | {speed} | {path.stat().st_size / 1e6:.2f}"
 
 
 def memory(ranges: str, python: str | None) -> None:
@@ -177,7 +197,7 @@ def memory(ranges: str, python: str | None) -> None:
                 np.savez(data, **subject.samples)  # type: ignore[arg-type]
                 for tool, interpreter in interpreters(python, ranges).items():
                     paths = subject.model, data, scratch / "out.onnx"
-                    cost = run_tool(interpreter, tool, ranges, paths)
+                    cost = run_tool(interpreter, tool, ranges, paths, WALL)
                     cell = f"{cost.megabytes:.0f}" if isinstance(cost, Cost) else cost
                     peaks.setdefault(tool, []).append(cell)
             for tool, cells in peaks.items():
@@ -193,6 +213,8 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--pairs", type=Path, help="an STS file: MiniLM's score against people's")
     parser.add_argument("--python", default=os.environ.get("FOLDMARK_BENCH_PYTHON"))
+    clocks = {"wall": WALL, "cpu": CPU}
+    parser.add_argument("--clock", type=clocks.__getitem__, default=WALL, metavar="wall|cpu")
     arguments = parser.parse_args()
     if arguments.memory:
         for ranges in arguments.ranges:
@@ -207,7 +229,7 @@ def main() -> None:
             continue
         for ranges in arguments.ranges:
             with tempfile.TemporaryDirectory() as folder:
-                compare(subject, ranges, arguments.python, arguments.repeats, Path(folder))
+                compare(subject, ranges, arguments, Path(folder))
 
 
 if __name__ == "__main__":

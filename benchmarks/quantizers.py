@@ -180,13 +180,14 @@ def main() -> None:
     logging.disable(logging.WARNING)
     begin = time.perf_counter()
     run = TOOLS[tool](ranges)
-    imported = time.perf_counter()
+    imported, used = time.perf_counter(), time.process_time()
     run(model, data, output)
-    seconds = time.perf_counter() - imported
+    seconds, processor = time.perf_counter() - imported, time.process_time() - used
     # The high-water mark of this process alone; getrusage would count the parent's before exec.
     found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
     megabytes = int(found[1]) / 1024 if found else 0.0
-    print(json.dumps({"import": imported - begin, "seconds": seconds, "megabytes": megabytes}))
+    cost = {"import": imported - begin, "seconds": seconds, "processor": processor}
+    print(json.dumps(cost | {"megabytes": megabytes}))
 
 
 if __name__ == "__main__":
