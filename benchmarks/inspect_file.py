@@ -168,31 +168,47 @@ def torch_dict(path: Path, size: int) -> None:
 
 
 def npy(path: Path, size: int) -> None:
-    np.save(path, np.frombuffer(noise(size // 4 * 4), np.int32).view(np.float32))
+    with path.open("wb") as file:
+        np.save(file, np.frombuffer(noise(size // 4 * 4), np.int32).view(np.float32))
 
 
 def npy_in_columns(path: Path, size: int) -> None:
     rows = size // COLUMNS // 4
     array = np.frombuffer(noise(rows * COLUMNS * 4), np.float32).reshape(COLUMNS, rows).T
-    np.save(path, array)
+    with path.open("wb") as file:
+        np.save(file, array)
 
 
 def npz(path: Path, size: int) -> None:
-    np.savez(path, **codes(size))
+    with path.open("wb") as file:
+        np.savez(file, **codes(size))
 
 
-def onnx_model(path: Path, tensors: list[object]) -> None:
-    from onnx import helper
+def onnx_numbers(path: Path, size: int, field: int) -> None:
+    """Write a model of one float32 tensor: raw_data is field 9, float_data field 4."""
+    from onnx import TensorProto, helper
 
-    graph = helper.make_graph([], "g", [], [], tensors)
-    path.write_bytes(helper.make_model(graph).SerializeToString())
+    def holding(number: int, *payload: bytes) -> bytes:
+        length, head = sum(map(len, payload)), bytearray([number << 3 | 2])
+        while length >= 0x80:
+            head.append(length & 0x7F | 0x80)
+            length >>= 7
+        return b"".join([bytes([*head, length]), *payload])
+
+    count = size // 4
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[count]).SerializeToString()
+    frame = helper.make_model(helper.make_graph([], "g", [], []))
+    frame.ClearField("graph")
+    initializer = holding(5, tensor, holding(field, noise(4 * count)))
+    path.write_bytes(frame.SerializeToString() + holding(7, holding(2, b"g"), initializer))
 
 
 def onnx_bytes(path: Path, size: int) -> None:
-    from onnx import helper
+    onnx_numbers(path, size, 9)
 
-    raw = noise(size)
-    onnx_model(path, [helper.make_tensor("w", 1, [size // 4], raw[: size // 4 * 4], raw=True)])
+
+def onnx_lists(path: Path, size: int) -> None:
+    onnx_numbers(path, size, 4)
 
 
 # format -> who writes such a file of about so many bytes
@@ -207,6 +223,7 @@ WRITERS: dict[str, Callable[[Path, int], None]] = {
     "npy-columns": npy_in_columns,
     "npz": npz,
     "onnx": onnx_bytes,
+    "onnx-lists": onnx_lists,
 }
 
 
@@ -230,11 +247,15 @@ def main() -> None:
     parser.add_argument("--format", nargs="+", choices=WRITERS, default=[])
     parser.add_argument("--times", type=int, default=2)
     parser.add_argument("--measure", type=Path)
+    parser.add_argument("--write", type=Path)
     asked = parser.parse_args()
     if asked.measure is not None:
         measure(asked.measure)
         return
     size = int(asked.gigabytes * 1e9)
+    if asked.write is not None:
+        WRITERS[asked.format[0]](asked.write, size)
+        return
     with tempfile.TemporaryDirectory() as folder:
         if not asked.format:
             path = Path(folder) / "model.gguf"
@@ -244,8 +265,10 @@ def main() -> None:
             write_model(path, size, filled=False)
             report("sparse", path, asked.times)
         for name in asked.format:
-            path = Path(folder) / "m.npy" if name.startswith("npy") else Path(folder) / "m"
-            WRITERS[name](path, size)
+            path = Path(folder) / "model"
+            # in a process of its own: the most memory that one held, its children begin with
+            command = [sys.executable, __file__, str(asked.gigabytes), "--format", name]
+            subprocess.run([*command, "--write", str(path)], check=True)
             report(name, path, asked.times)
             path.unlink()
 
