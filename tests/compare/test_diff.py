@@ -530,6 +530,10 @@ def test_the_command(files: tuple[Path, Path, Path], capfd: pytest.CaptureFixtur
     document = json.loads(capfd.readouterr().out)
     assert document["schema"] == "foldmark.diff/1"
     assert document["tensors"][0]["fields"][0]["field"] == "divisor"
+    (rule,) = document["rules"]["left"]
+    assert rule["granularity"] == "per axis 0"
+    assert "ONNXRUNTIME_WEIGHT_INT8" in rule["consistent_with"]
+    assert rule["weights"] == [3, 3]
     assert run(["diff", a, b]) == 0
     assert "--float" in capfd.readouterr().out
     assert run(["diff", a, a]) == 0

@@ -152,7 +152,11 @@ def diff_artefacts(
     ours, theirs = _weights(left), _weights(right)
     if not any(tensor.layout.is_quantized for tensor in (*ours, *theirs)):
         where = f"{left.path} and {right.path}"
-        raise NothingQuantized("neither file holds a quantized weight", where=where)
+        raise NothingQuantized(
+            "neither file holds a quantized weight",
+            where=where,
+            todo="name at least one quantized file",
+        )
     sampler = Sampler()
     sides = align(ours, theirs, sampler)
     kept = [m for m in sides.matches if m.left.layout.is_quantized or _is_quantized(m.right)]

@@ -23,6 +23,19 @@ def to_json(diff: Diff, prices: Prices | None = None) -> dict[str, object]:
         "left_only": [tensor.name for tensor in diff.left_only],
         "right_only": [tensor.name for tensor in diff.right_only],
         "without_original": list(diff.without_original),
+        "rules": {
+            side: [
+                {
+                    "packing": packing,
+                    "number_format": number_format,
+                    "granularity": granularity,
+                    "consistent_with": list(agreement.names),
+                    "weights": [agreement.agree, agreement.total],
+                }
+                for (packing, number_format, granularity, _), agreement in agreed.items()
+            ]
+            for side, agreed in zip(("left", "right"), diff.agreed, strict=True)
+        },
         "prices": None if prices is None else _prices(prices),
     }
 
