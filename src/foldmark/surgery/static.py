@@ -56,13 +56,17 @@ class StaticScheme:
 
 
 def begin_codes(plans: Sequence[Plan], scheme: StaticScheme, selection: Selection) -> None:
-    """Have all weights coded ahead, in the order in which `quantize_static` asks for them."""
-    for plan in reversed(plans):
-        for product in plan.products:
-            scheme.weights.begin(product, scheme.schemes.of(product))
+    """Have all weights coded ahead.
+
+    Tables first: they are the largest, and memory is fullest when the float model has been opened.
+    """
+    for plan in plans:
         for node in plan.scope.graph.node:
             if node.op_type == "Gather" and not selection.reason_against(node):
                 begin_table(node, plan.scope, scheme.ahead)
+    for plan in reversed(plans):
+        for product in plan.products:
+            scheme.weights.begin(product, scheme.schemes.of(product))
 
 
 def quantize_static(
