@@ -88,9 +88,9 @@ def explain(
         BadInput: a model, the data or the labels can't be used; see `foldmark.errors`.
     """
     exact = None if float_model is None else read_model(float_model, "the float model")
-    quantized = read_model(quantized_model, "the quantized model")
     if exact is not None:
         check_weights(exact)
+    quantized = read_model(quantized_model, "the quantized model")
     models = Models(exact, quantized)
     opened = open_data(data, models.widest, labels, label_name, samples)
     count = opened.samples
