@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from tests.exact_sums import SEVEN_BITS
 from tests.models.branches import branches, samples
 from tests.models.digits import held_out, images, residual_network
 from tests.surgery import nets
@@ -231,13 +232,15 @@ def test_a_softmax_has_its_known_range(codes):
     assert nets.stored(made, "p_zero_point") == {"int8": -128}.get(codes.value, 0)
 
 
+@pytest.mark.sessions_as_they_are
 def test_shared_weights_are_stored_once():
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"], "first"),
         helper.make_node("MatMul", ["h", "w"], ["y"], "second"),
     ]
     model = nets.net(nodes, {"w": nets.random(16, 16)}, ("n", 16))
-    for recipe in (STATIC, DYNAMIC, Recipe(mode=Mode.WEIGHT_ONLY, block_size=16)):
+    integer = [Recipe(mode=mode, rule=SEVEN_BITS) for mode in (Mode.STATIC, Mode.DYNAMIC)]
+    for recipe in (*integer, Recipe(mode=Mode.WEIGHT_ONLY, block_size=16)):
         made = quantize_model(model, recipe, nets.samples(model)).model
         sizes = [t.dims for t in made.graph.initializer if np.prod(t.dims) >= 256]
         assert len(sizes) == 1
@@ -342,6 +345,7 @@ def test_rules_name_single_operators():
     assert nets.stored(made.model, "u_scale").shape == (16,)
 
 
+@pytest.mark.sessions_as_they_are
 @pytest.mark.parametrize("codes", [ActivationCodes.UINT8, ActivationCodes.INT8])
 def test_operators_on_codes_mean_what_the_pairs_mean(codes):
     """The two forms give the same codes for every convolution of a network."""

@@ -5,6 +5,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from tests.exact_sums import SEVEN_BITS
 from tests.models.branches import branches, samples
 from tests.surgery import nets
 
@@ -142,12 +143,13 @@ def test_nothing_is_exposed_where_nothing_is_inside():
 def test_quantized_inside(make, count):
     model = make()
     data = {"x": nets.random(32, 16)} if make is not alike else both_signs()
-    made = quantize_model(model, Recipe(), data, batch_size=1 if make is alike else 8)
+    recipe = Recipe(rule=SEVEN_BITS)
+    made = quantize_model(model, recipe, data, batch_size=1 if make is alike else 8)
     onnx.checker.check_model(made.model)
     assert [each.operator for each in made.account.done] == ["MatMul"] * count
     real = Session(model).run({"x": data["x"][:8]})["y"]
     other = Session(made.model).run({"x": data["x"][:8]})["y"]
-    assert np.abs(real - other).max() < 0.05 * np.abs(real).max()
+    assert np.abs(real - other).max() < 0.07 * np.abs(real).max()
 
 
 def test_integer_kernels_inside_a_branch(tmp_path):

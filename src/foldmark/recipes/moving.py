@@ -74,7 +74,7 @@ def smooth(
     for tensor, products in groups.items():
         inputs = seen[tensor]
         W = np.concatenate([_inner_first(p) for p in products], axis=1)
-        quantized = partial(_product_of_codes, schemes.of(products[0]), as_codes)
+        quantized = partial(_product_of_codes, schemes.of(products[0].name), as_codes)
         found = search_alpha(inputs.rows, W.astype(np.float32), inputs.largest, quantized)
         if found is None:
             continue
@@ -146,7 +146,7 @@ def correct_biases(
         if place is None or product.node.op_type == "ConvTranspose":
             without += 1
             continue
-        scheme = schemes.of(product)
+        scheme = schemes.of(product.name)
         axis = product.channel_axis if scheme.per_channel else None
         axis = None if product.fit is not ChannelFit.AXIS else axis
         values = product.values()

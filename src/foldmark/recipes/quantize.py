@@ -166,12 +166,13 @@ def _static(work: _Work) -> onnx.ModelProto:
     _move(work)
     coder = _coder(work, {})
     editor = Editor(uniquely_named(work.model))
-    quantize_layers(editor, work.account, work.selection, per_channel=recipe.per_channel)
+    schemes = _schemes(recipe)
+    quantize_layers(editor, work.account, work.selection, schemes)
     planned = plan_pairs(editor, Account(), work.selection)
     names = list(dict.fromkeys(name for each in planned for name in each.observed()))
     with Ahead[Coded]() as ahead:
         weights = CodedWeights(editor, coder, ahead)
-        scheme = StaticScheme(recipe.activations, _schemes(recipe), weights, ahead)
+        scheme = StaticScheme(recipe.activations, schemes, weights, ahead)
         if _roundings(recipe) == [Rounding.NEAREST]:
             # These codes depend on no sample; making a session for the model leaves a core idle.
             begin_codes(planned, scheme, work.selection)
@@ -342,8 +343,8 @@ def _dynamic(work: _Work) -> onnx.ModelProto:
     columns = _outliers(work)
     coder = _coder(work, columns or {})
     editor = Editor(work.model)
-    quantize_layers(editor, work.account, work.selection, per_channel=work.recipe.per_channel)
     schemes = _schemes(work.recipe)
+    quantize_layers(editor, work.account, work.selection, schemes)
     quantize_dynamic(editor, work.account, schemes, work.selection, coder, columns=columns)
     return editor.finish()
 

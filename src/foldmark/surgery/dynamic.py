@@ -108,7 +108,7 @@ def _rewritten(node: onnx.NodeProto, scope: Scope, work: _Work) -> Iterator[onnx
 
 def _integer_product(product: Product, work: _Work) -> Iterator[onnx.NodeProto]:
     node, editor, scope = product.node, work.editor, product.scope
-    names = work.weights.of(product, work.scheme.of(product))
+    names = work.weights.of(product, work.scheme.of(product.name))
     tensor = node.input[0]
     key = (id(scope), tensor)
     if key not in work.coded:
@@ -159,7 +159,7 @@ def _integer_product(product: Product, work: _Work) -> Iterator[onnx.NodeProto]:
         Done(
             base,
             node.op_type,
-            f"{work.scheme.of(product).words}, {_words(work, made)}",
+            f"{work.scheme.of(product.name).words}, {_words(work, made)}",
             int(np.prod(product.shape)),
         )
     )

@@ -11,12 +11,12 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_INT8, ONNXRUNTIME_WEIGHT_UINT8
+from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_UINT8
 from foldmark.surgery.account import Account, Done, Left
 from foldmark.surgery.choice import Selection
 from foldmark.surgery.constants import computed_constant, drop_unread
 from foldmark.surgery.editor import Editor, Scope, array_of, attribute, node_name
-from foldmark.surgery.weights import Coded, coded
+from foldmark.surgery.weights import Coded, WeightScheme, WeightSchemes, coded
 
 __all__ = ["LAYERS", "quantize_layers"]
 
@@ -25,9 +25,13 @@ Floats = NDArray[np.floating]
 
 
 def quantize_layers(
-    editor: Editor, account: Account, selection: Selection, *, per_channel: bool
+    editor: Editor, account: Account, selection: Selection, schemes: WeightSchemes
 ) -> None:
-    """Rewrite the chosen layers of every graph; the account says which, and why others stay."""
+    """Rewrite the chosen layers of every graph; the account says which, and why others stay.
+
+    Weights of LSTM and Attention follow their scheme, whose codes must be int8 around zero; the
+    tables of EmbedLayerNormalization are uint8 with one scale, as its kernel wants them.
+    """
     for scope in reversed(list(editor.scopes())):
         made: list[onnx.NodeProto] = []
         for node in scope.graph.node:
@@ -36,7 +40,7 @@ def quantize_layers(
                 made.append(node)
                 continue
             against = selection.reason_against(node)
-            new = against or rewrite(node, scope, editor, per_channel)
+            new = against or rewrite(node, scope, editor, schemes.of(node_name(node)))
             if isinstance(new, str):
                 account.left.append(Left(node_name(node), node.op_type, new))
                 made.append(node)
@@ -53,7 +57,7 @@ def quantize_layers(
 
 
 def _lstm(
-    node: onnx.NodeProto, scope: Scope, editor: Editor, per_channel: bool
+    node: onnx.NodeProto, scope: Scope, editor: Editor, scheme: WeightScheme
 ) -> list[onnx.NodeProto] | str:
     """Return DynamicQuantizeLSTM; W and R are stored as (directions, in, 4 hidden)."""
     inputs = _padded(node.input, 8)
@@ -69,7 +73,7 @@ def _lstm(
     for name, weight in zip(inputs[1:3], weights, strict=True):
         assert weight is not None
         turned = np.ascontiguousarray(weight.transpose(0, 2, 1))
-        codes, scale, zero = _directions(turned, per_channel)
+        codes, scale, zero = _directions(turned, scheme)
         # Both branches of an If may compute the same weights: stored outside, they are kept once.
         home = scope if scope.find(name) is not None else editor.root
         stored.append(_kept(home, editor, f"{name}_quantized", codes))
@@ -89,10 +93,10 @@ def _lstm(
 
 
 def _directions(
-    weight: Floats, per_channel: bool
+    weight: Floats, scheme: WeightScheme
 ) -> tuple[NDArray[np.int8], Floats, NDArray[np.int8]]:
     """Return codes, scales and zero points of (directions, in, out), each direction by itself."""
-    made = [coded(each, ONNXRUNTIME_WEIGHT_INT8, 1 if per_channel else None) for each in weight]
+    made = [coded(each, scheme.rule, 1 if scheme.per_channel else None) for each in weight]
     codes = np.stack([each.codes for each in made]).astype(np.int8)
     scale = np.stack([each.scale for each in made]).astype(np.float32)
     return codes, scale, np.zeros(scale.shape, np.int8)
@@ -107,7 +111,7 @@ def _onnx_attention(*_: object) -> str:
 
 
 def _attention(
-    node: onnx.NodeProto, scope: Scope, editor: Editor, per_channel: bool
+    node: onnx.NodeProto, scope: Scope, editor: Editor, scheme: WeightScheme
 ) -> list[onnx.NodeProto] | str:
     """Return DynamicQuantizeLinear and QAttention."""
     inputs = _padded(node.input, 7)
@@ -125,7 +129,7 @@ def _attention(
     codes, scale, zero = (
         editor.fresh(f"{inputs[0]}_{part}") for part in ("codes", "scale", "zero_point")
     )
-    rounded = coded(weight, ONNXRUNTIME_WEIGHT_INT8, 1 if per_channel else None)
+    rounded = coded(weight, scheme.rule, 1 if scheme.per_channel else None)
     own = _stored(scope, editor, inputs[1], rounded, np.int8)
     quantize = helper.make_node(
         "DynamicQuantizeLinear", [inputs[0]], [codes, scale, zero], editor.fresh(f"{base}_quantize")
@@ -142,7 +146,7 @@ def _attention(
 
 
 def _embedding(
-    node: onnx.NodeProto, scope: Scope, editor: Editor, _per_channel: bool
+    node: onnx.NodeProto, scope: Scope, editor: Editor, _scheme: WeightScheme
 ) -> list[onnx.NodeProto] | str:
     """Return QEmbedLayerNormalization; its kernel takes one scale per table."""
     inputs = _padded(node.input, 9)
@@ -221,7 +225,7 @@ def _padded(names: Sequence[str], count: int) -> list[str]:
     return [*names, *[""] * (count - len(names))]
 
 
-Rewrite = Callable[[onnx.NodeProto, Scope, Editor, bool], list[onnx.NodeProto] | str]
+Rewrite = Callable[[onnx.NodeProto, Scope, Editor, WeightScheme], list[onnx.NodeProto] | str]
 LAYERS: dict[tuple[str, str], Rewrite] = {
     ("", "LSTM"): _lstm,
     ("", "GRU"): _gru,

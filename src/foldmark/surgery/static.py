@@ -66,7 +66,7 @@ def begin_codes(plans: Sequence[Plan], scheme: StaticScheme, selection: Selectio
                 begin_table(node, plan.scope, scheme.ahead)
     for plan in reversed(plans):
         for product in plan.products:
-            scheme.weights.begin(product, scheme.schemes.of(product))
+            scheme.weights.begin(product, scheme.schemes.of(product.name))
 
 
 def quantize_static(
@@ -148,15 +148,17 @@ def _with_pairs(product: Product, work: _Work) -> onnx.NodeProto:
     scale, _ = work.activations[node.input[product.activation]]
     bias = _bias_values(product)
     least = partial(_least_scale, bias, scale, product, work) if bias is not None else None
-    names = work.scheme.weights.of(product, work.scheme.schemes.of(product), least)
+    names = work.scheme.weights.of(product, work.scheme.schemes.of(product.name), least)
     node.input[1] = _dequantized_weight(product, names, work)
     if bias is not None:
         node.input[2] = _dequantized_bias(product, names.coded, bias, scale, work)
-    if product.fit is not ChannelFit.AXIS and work.scheme.schemes.of(product).per_channel:
+    if product.fit is not ChannelFit.AXIS and work.scheme.schemes.of(product.name).per_channel:
         work.account.note(f"{product.name}: {product.fit.value}; its weight has one scale")
     if missing := _missing_kernel(product, work.scheme.activations):
         work.account.note(f"{product.name}: {missing}")
-    how = f"{work.scheme.schemes.of(product).words}, {work.scheme.activations.value} activations"
+    how = (
+        f"{work.scheme.schemes.of(product.name).words}, {work.scheme.activations.value} activations"
+    )
     work.account.done.append(Done(product.name, node.op_type, how, int(np.prod(product.shape))))
     return node
 

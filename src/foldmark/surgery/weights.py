@@ -56,7 +56,7 @@ class WeightScheme:
 
 @dataclass(frozen=True)
 class WeightSchemes:
-    """Which product's weight gets which scheme.
+    """Which operator's weight gets which scheme.
 
     Attributes:
         default: for all that no pattern names.
@@ -66,10 +66,10 @@ class WeightSchemes:
     default: WeightScheme
     named: tuple[tuple[str, WeightScheme], ...] = ()
 
-    def of(self, product: Product) -> WeightScheme:
-        """Return a product's scheme."""
+    def of(self, name: str) -> WeightScheme:
+        """Return the scheme of an operator, a product or a layer, by its node's name."""
         for pattern, scheme in self.named:
-            if re.search(pattern, product.name):
+            if re.search(pattern, name):
                 return scheme
         return self.default
 
