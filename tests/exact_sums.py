@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 
 from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_INT8_REDUCED
+from foldmark.runtimes.onnxruntime import EXACT_SUMS
 
 __all__ = ["SEVEN_BITS", "exact_sums"]
 
@@ -25,7 +26,7 @@ def exact_sums(request: pytest.FixtureRequest) -> Iterator[None]:
 
     def options() -> onnxruntime.SessionOptions:
         made = plain()
-        made.add_session_config_entry("session.x64quantprecision", "1")
+        made.add_session_config_entry(EXACT_SUMS, "1")
         return made
 
     with pytest.MonkeyPatch.context() as patch:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ from foldmark.recipes.recipe import Form, Recipe
 from foldmark.recipes.recipe_file import BUILT_IN
 from foldmark.runtimes.batches import open_data
 from foldmark.runtimes.machine import machine
-from foldmark.runtimes.onnxruntime import Optimization, Session
+from foldmark.runtimes.onnxruntime import EXACT_SUMS, Optimization, Session
 from foldmark.runtimes.profile import execute
 
 
@@ -40,6 +41,24 @@ def test_the_error_of_a_sum_is_that_of_the_oracle(data):
         for j, w in enumerate(weights.T.tolist()):
             exact = sum(x * y for x, y in zip(a, w, strict=True))
             assert saturating_pairs_dot(a, w) == exact + errors[i, j]
+
+
+def test_sums_are_exact_where_onnx_runtime_is_asked_for_them():
+    codes = np.full((4, 8), 255, np.uint8)
+    weight = np.full((8, 4), 127, np.int8)
+    node = onnx.helper.make_node("MatMulInteger", ["x", "w"], ["y"], "product")
+    kinds = (onnx.TensorProto.UINT8, onnx.TensorProto.INT32)
+    ends = zip(("x", "y"), kinds, ((4, 8), (4, 4)), strict=True)
+    given, made = (onnx.helper.make_tensor_value_info(*each) for each in ends)
+    stored = [onnx.numpy_helper.from_array(weight, "w")]
+    graph = onnx.helper.make_graph([node], "product", [given], [made], stored)
+    opset = onnx.helper.make_opsetid("", 17)
+    model = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry(EXACT_SUMS, "1")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    (sums,) = session.run(None, {"x": codes})
+    assert np.array_equal(sums, codes.astype(np.int32) @ weight.astype(np.int32))
 
 
 def rewritten(built, feeds):

@@ -4,6 +4,7 @@ from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_INT8_REDUCED
 from foldmark.proof.kernels import Executor, Kernels
 from foldmark.proof.quality import Quality
 from foldmark.proof.verify import Proof
+from foldmark.runtimes.onnxruntime import EXACT_SUMS
 from foldmark.runtimes.timing import Comparison
 
 __all__ = [
@@ -140,7 +141,8 @@ def saturation_sentence(proof: Proof) -> str:
     return (
         f"{saturated:,} of {examined:,} pairs of u8 x s8 products in {len(hit)} of "
         f"{len(proof.saturations)} operators saturate on {where}; 7-bit weights (--rule "
-        f"{ONNXRUNTIME_WEIGHT_INT8_REDUCED.name}) would not."
+        f"{ONNXRUNTIME_WEIGHT_INT8_REDUCED.name}) would not, nor ONNX Runtime's u8 x u8 kernels "
+        f"(session option {EXACT_SUMS} = 1)."
         f"{_cost_words(proof)}"
     )
 

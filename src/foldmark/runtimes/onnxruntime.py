@@ -26,9 +26,24 @@ from foldmark.formats.onnx_external import IN_MEMORY
 from foldmark.formats.onnx_tensor import byte_count
 from foldmark.graphs.light import LightModel, lighten, with_outputs, without_unread
 
-__all__ = ["Input", "Optimization", "Session", "Weights", "available_threads", "session_source"]
+__all__ = [
+    "EXACT_SUMS",
+    "Input",
+    "Optimization",
+    "Session",
+    "Weights",
+    "available_threads",
+    "session_source",
+]
 
 Array = NDArray[np.generic]
+
+EXACT_SUMS = "session.x64quantprecision"
+"""Entry of a session's configuration: "1" keeps pairs of products from saturating on x86.
+
+Int8 weights become uint8 for it, whose kernels add in 32 bits. ONNX Runtime (1.32) opens no model
+with DynamicQuantizeLSTM, with one weight of two products, or with int8 activations then.
+"""
 
 # Weights of a model on whose operators threads don't wait by spinning.
 _LITTLE = 1_000_000
