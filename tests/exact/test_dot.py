@@ -85,7 +85,7 @@ def test_matmul_is_onnxruntimes() -> None:
     session = onnxruntime.InferenceSession(model.SerializeToString())
     rng = np.random.default_rng(2)
     a = rng.integers(0, 256, (2, 33), dtype=np.uint8)
-    b = rng.integers(-128, 128, (33, 3), dtype=np.int8)
+    b = rng.integers(-64, 65, (33, 3), dtype=np.int8)  # 8 bits saturate on x86 without VNNI
     zeros = {"za": np.array(9, dtype=np.uint8), "zb": np.array(-5, dtype=np.int8)}
     theirs = session.run(None, {"a": a, "b": b, **zeros})[0]
     ours = dot.integer_matmul(a.tolist(), b.tolist(), 9, -5, INT32_WRAPPING)

@@ -6,6 +6,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+WIDEST = 63
+"""The largest weight code of 7 bits: two products with uint8 codes fit 16 bits on any processor."""
+
 
 class Network:
     """A graph under construction; every call returns the name of the value it makes."""

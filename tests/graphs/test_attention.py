@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
-from tests.graphs.networks import Network, draw
+from tests.graphs.networks import WIDEST, Network, draw
 from tests.graphs.proof import Arithmetic, prove, run
 
 from foldmark.errors import OperatorNotSupported
@@ -64,7 +64,7 @@ def test_quantized_attention(mask: str, axis: int | None) -> None:
     x_zero = net.constant("x_zero", np.uint8(128))
     net.node("QuantizeLinear", ["x", x_scale, x_zero], "x_codes")
     highest = np.abs(W).max() if axis is None else np.abs(W).max(0)
-    scale = (highest / np.float32(127)).astype(np.float32)
+    scale = (highest / np.float32(WIDEST)).astype(np.float32)
     net.constant("w_quantized", np.rint(W / scale).astype(np.int8))
     net.constant("w_scale", np.asarray(scale))
     net.constant("w_zero", np.zeros(scale.shape, np.int8))
@@ -151,7 +151,7 @@ def test_dynamic_quantize_lstm(directions: int, per_channel: bool) -> None:
     for name, weight in (("w", w), ("r", r)):
         plain.constant(name, weight)
         axes = (2,) if per_channel else (1, 2)
-        scale = (np.abs(weight).max(axes) / np.float32(127)).astype(np.float32)
+        scale = (np.abs(weight).max(axes) / np.float32(WIDEST)).astype(np.float32)
         wide = scale[:, :, None] if per_channel else scale[:, None, None]
         codes = np.rint(weight / wide).astype(np.int8).transpose(0, 2, 1)
         net.constant(f"{name}_quantized", np.ascontiguousarray(codes))

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
-from tests.graphs.networks import Network, draw
+from tests.graphs.networks import WIDEST, Network, draw
 from tests.graphs.proof import Arithmetic, prove, run
 
 from foldmark.errors import OperatorNotSupported
@@ -46,7 +46,7 @@ class Coded:
         self.plain.constant(name, w)
         others = tuple(i for i in range(w.ndim) if i != axis)
         highest = np.abs(w).max() if axis is None else np.abs(w).max(others, keepdims=True)
-        scale = (highest / np.float32(127)).astype(np.float32)
+        scale = (highest / np.float32(WIDEST)).astype(np.float32)
         codes = np.rint(w / scale).astype(np.int8)
         zero = np.zeros(scale.size if axis is not None else (), np.int8)
         return [

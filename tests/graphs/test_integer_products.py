@@ -12,7 +12,7 @@ from onnxruntime.quantization.matmul_nbits_quantizer import (
     MatMulNBitsQuantizer,
     QuantFormat,
 )
-from tests.graphs.networks import Network, draw
+from tests.graphs.networks import WIDEST, Network, draw
 from tests.graphs.proof import Arithmetic, constants, prove, run
 
 from foldmark.errors import OperatorNotSupported
@@ -52,7 +52,7 @@ def dynamic(net: Network) -> tuple[str, str, str]:
 def stored(net: Network, w: np.ndarray, axis: int | None, zero: int, dtype) -> tuple[str, str, str]:
     others = tuple(i for i in range(w.ndim) if i != axis)
     spread = np.abs(w).max(others, keepdims=axis is not None)
-    scale = (spread / np.float32(100)).astype(np.float32)
+    scale = (spread / np.float32(WIDEST - 7)).astype(np.float32)
     codes = (np.rint(w / scale) + zero).astype(dtype)
     return (
         net.constant("w_quantized", codes),

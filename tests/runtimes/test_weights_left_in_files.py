@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+from tests.exact_sums import SEVEN_BITS
 from tests.surgery import nets
 
 from foldmark.formats.onnx_file import read_mapped
@@ -29,7 +30,7 @@ def paths(tmp_path):
     onnx.save(
         model(), tmp_path / "m.onnx", save_as_external_data=True, location="m.bin", size_threshold=0
     )
-    made = quantize_model(tmp_path / "m.onnx", Recipe(), FEEDS).model
+    made = quantize_model(tmp_path / "m.onnx", Recipe(rule=SEVEN_BITS), FEEDS).model
     onnx.save(
         made, tmp_path / "q.onnx", save_as_external_data=True, location="q.bin", size_threshold=0
     )
