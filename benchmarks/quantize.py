@@ -205,7 +205,9 @@ def memory(ranges: str, python: str | None) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--samples", type=int, default=64)
     parser.add_argument("--ranges", nargs="*", default=[MIN_MAX, PERCENTILE])
@@ -214,8 +216,9 @@ def main() -> None:
     parser.add_argument("--pairs", type=Path, help="an STS file: MiniLM's score against people's")
     parser.add_argument("--python", default=os.environ.get("FOLDMARK_BENCH_PYTHON"))
     clocks = {"wall": WALL, "cpu": CPU}
-    parser.add_argument("--clock", type=clocks.__getitem__, default=WALL, metavar="wall|cpu")
+    parser.add_argument("--clock", choices=clocks, default="wall")
     arguments = parser.parse_args()
+    arguments.clock = clocks[arguments.clock]
     if arguments.memory:
         for ranges in arguments.ranges:
             memory(ranges, arguments.python)
