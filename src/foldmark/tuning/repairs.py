@@ -10,8 +10,6 @@ from foldmark.ledger.entries import Entry
 from foldmark.recipes.recipe import Mode, Override, Recipe, TensorRange
 from foldmark.report.explain import explain
 from foldmark.runtimes.batches import Data
-from foldmark.runtimes.onnxruntime import Optimization
-from foldmark.runtimes.profile import execute
 from foldmark.surgery.editor import Editor, consumers, node_name
 from foldmark.surgery.products import Product, find_product
 from foldmark.tuning.trial import Bench, Trial
@@ -138,16 +136,8 @@ def _damage(
 def _in_float(
     bench: Bench, trial: Trial, model: onnx.ModelProto, damage: Mapping[str, float], total: float
 ) -> list[Repair]:
-    feeds = next(iter(bench.data.batches(bench.batch_size))).feeds
-    run = execute(
-        model,
-        feeds,
-        runs=2,
-        threads=bench.threads,
-        folder=bench.float_model.parent,
-        optimization=Optimization.EXTENDED,  # all of them would rename what changes its layout
-    )
-    times = {each.name: each.seconds for each in run.nodes}
+    nodes = bench.executed(model, bench.float_model.parent, runs=2)
+    times = {each.name: each.seconds for each in nodes}
     usual = sorted(times.values())[len(times) // 2] if times else 1e-6
     lost = max(0.0, 1 - 1 / trial.speed.value)
     return [

@@ -9,8 +9,7 @@ import onnx
 
 from foldmark.formats.onnx_file import read_model
 from foldmark.recipes.recipe import Override, Recipe
-from foldmark.runtimes.onnxruntime import Optimization
-from foldmark.runtimes.profile import NodeRun, all_nodes, execute
+from foldmark.runtimes.profile import NodeRun, all_nodes
 from foldmark.surgery.editor import Editor
 from foldmark.surgery.products import Product, find_product
 from foldmark.tuning.repairs import Repair, escaped, repaired, touching
@@ -36,18 +35,10 @@ class Comparison:
 
 def compare_products(bench: Bench, trial: Trial, model: onnx.ModelProto) -> Comparison:
     """Compare the times of a trial's quantized products with those of the float model."""
-    feeds = next(iter(bench.data.batches(bench.batch_size))).feeds
     path = Path(trial.model)
     made = read_model(path)
     real, other = (
-        execute(
-            each,
-            feeds,
-            runs=_RUNS,
-            threads=bench.threads,
-            folder=folder,
-            optimization=Optimization.EXTENDED,  # all of them would rename what changes its layout
-        ).nodes
+        bench.executed(each, folder, runs=_RUNS)
         for each, folder in ((model, bench.float_model.parent), (made, path.parent))
     )
     return compared(model, made, real, other)

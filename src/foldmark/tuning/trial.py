@@ -3,12 +3,14 @@
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 
 import foldmark
@@ -20,7 +22,8 @@ from foldmark.recipes.recipe import Recipe
 from foldmark.recipes.recipe_file import parse_recipe, recipe_text
 from foldmark.recipes.save import save_model
 from foldmark.runtimes.batches import Data
-from foldmark.runtimes.onnxruntime import Session
+from foldmark.runtimes.onnxruntime import Array, Optimization, Session
+from foldmark.runtimes.profile import NodeRun, execute
 from foldmark.runtimes.timing import Interval, compare_speed
 
 __all__ = ["Bench", "Trial"]
@@ -97,6 +100,26 @@ class Bench:
         self._write(kept, trial)
         return trial
 
+    def executed(self, model: onnx.ModelProto, folder: Path, *, runs: int) -> tuple[NodeRun, ...]:
+        """Return what was executed of a model on the first batch, under the profiler.
+
+        Args:
+            model: the float model or a quantized one.
+            folder: where its external data lies.
+            runs: runs that are timed.
+        """
+        return execute(
+            model,
+            self._first_batch(),
+            runs=runs,
+            threads=self.threads,
+            folder=folder,
+            optimization=Optimization.EXTENDED,  # all of them would rename what changes its layout
+        ).nodes
+
+    def _first_batch(self) -> Mapping[str, Array]:
+        return next(iter(self.data.batches(self.batch_size))).feeds
+
     def _measure(self, step: str, recipe: Recipe, path: Path) -> Trial:
         made = quantize_model(self.float_model, recipe, self.calibration)
         save_model(made.model, path)
@@ -110,7 +133,7 @@ class Bench:
             together=self.together,
         )
         drop, measure = drop_of(quality)
-        feeds = next(iter(self.data.batches(self.batch_size))).feeds
+        feeds = self._first_batch()
         speed = compare_speed(
             lambda: real.run(feeds),
             lambda: other.run(feeds, real.outputs),

@@ -15,8 +15,7 @@ from foldmark.recipes.recipe import MethodName, Mode, Recipe, TensorRange
 from foldmark.recipes.recipe_file import BUILT_IN, recipe_text
 from foldmark.recipes.save import save_model
 from foldmark.runtimes.machine import machine
-from foldmark.runtimes.onnxruntime import Optimization
-from foldmark.runtimes.profile import all_nodes, execute
+from foldmark.runtimes.profile import all_nodes
 from foldmark.tuning.repairs import Repair, find_repairs, repaired
 from foldmark.tuning.slow import compare_products, in_float
 from foldmark.tuning.trial import Bench, Trial
@@ -24,6 +23,7 @@ from foldmark.tuning.trial import Bench, Trial
 __all__ = ["Goal", "Promise", "Step", "Tuning", "tune"]
 
 _LARGEST_REPAIR = 32
+_TIMED = 5  # runs by which the slowest operators are told
 _SEVEN_BITS = ONNXRUNTIME_WEIGHT_INT8_REDUCED
 
 
@@ -284,17 +284,10 @@ def _leave_slow(climb: _Climb, model: onnx.ModelProto) -> tuple[str, ...]:
 
 def _slowest(bench: Bench, trial: Trial) -> tuple[str, ...]:
     """Return the operators that take most of a trial's time, in words."""
-    feeds = next(iter(bench.data.batches(bench.batch_size))).feeds
     path = Path(trial.model)
-    run = execute(
-        read_model(path),
-        feeds,
-        threads=bench.threads,
-        folder=path.parent,
-        optimization=Optimization.EXTENDED,  # all of them would give other names
-    )
-    total = sum(each.seconds for each in run.nodes) or 1.0
-    worst = sorted(run.nodes, key=lambda each: -each.seconds)[:3]
+    nodes = bench.executed(read_model(path), path.parent, runs=_TIMED)
+    total = sum(each.seconds for each in nodes) or 1.0
+    worst = sorted(nodes, key=lambda each: -each.seconds)[:3]
     return tuple(
         f"{each.name} ({each.operator}, {100 * each.seconds / total:.0f} % of the time)"
         for each in worst
