@@ -326,6 +326,12 @@ def state_of(value: bytes) -> bytes:
     return b"\x80\x02}X\x01\0\0\0w" + value + b"s."
 
 
+def changed(old: bytes, new: bytes) -> bytes:
+    """A state dict of one tensor with some bytes of its description replaced."""
+    assert old in TENSOR
+    return state_of(TENSOR.replace(old, new))
+
+
 def test_the_smallest_archive(tmp_path: Path) -> None:
     assert tensor_of(archive(tmp_path, state_of(TENSOR)), "w").shape == (2, 2)
     # without a folder, and with the byte order stated
@@ -353,49 +359,45 @@ HOSTILE: Mapping[str, tuple[bytes, str]] = {
     "a long that goes on": (b"\x80\x02\x8a\xff1.", "broken"),
     "no storage": (state_of(b"K\x01Q"), "no known form"),
     "a storage that is missing": (
-        state_of(TENSOR.replace(b"X\x01\0\0\0\x30", b"X\x01\0\0\0\x39")),
+        changed(b"X\x01\0\0\0\x30", b"X\x01\0\0\0\x39"),
         "not in the archive; got '9'",
     ),
     "a storage of another length": (
-        state_of(TENSOR.replace(b"cpuK\x04", b"cpuK\x05")),
+        changed(b"cpuK\x04", b"cpuK\x05"),
         "another length.*got 16; expected 20",
     ),
     "a storage of a negative length": (
-        state_of(TENSOR.replace(b"cpuK\x04", b"cpuJ\xff\xff\xff\xff")),
+        changed(b"cpuK\x04", b"cpuJ\xff\xff\xff\xff"),
         "no known form",
     ),
-    "behind the storage": (state_of(TENSOR.replace(VIEW[:2], b"K\x01")), "reaches behind"),
+    "behind the storage": (changed(VIEW[:2], b"K\x01"), "reaches behind"),
     "more rows than there are": (
-        state_of(TENSOR.replace(b"K\x02K\x02\x86", b"J\xff\xff\xff\x7fK\x02\x86")),
+        changed(b"K\x02K\x02\x86", b"J\xff\xff\xff\x7fK\x02\x86"),
         "reaches behind",
     ),
     "2^63 rows": (
-        state_of(TENSOR.replace(b"K\x02K\x02\x86", b"\x8a\x09" + bytes(7) + b"\x80\0K\x02\x86")),
+        changed(b"K\x02K\x02\x86", b"\x8a\x09" + bytes(7) + b"\x80\0K\x02\x86"),
         "does not take",
     ),
     "a negative stride": (
-        state_of(TENSOR.replace(b"K\x02K\x01\x86", b"J\xff\xff\xff\xffK\x01\x86")),
+        changed(b"K\x02K\x01\x86", b"J\xff\xff\xff\xffK\x01\x86"),
         "does not take",
     ),
     "a stride that is text": (
-        state_of(TENSOR.replace(b"K\x02K\x01\x86", b"X\x01\0\0\0wK\x01\x86")),
+        changed(b"K\x02K\x01\x86", b"X\x01\0\0\0wK\x01\x86"),
         "does not take",
     ),
     "more strides than axes": (
-        state_of(TENSOR.replace(b"K\x02K\x01\x86", b"K\x02K\x01K\x01\x87")),
+        changed(b"K\x02K\x01\x86", b"K\x02K\x01K\x01\x87"),
         "does not take",
     ),
     "an item repeated beyond reason": (
-        state_of(
-            TENSOR.replace(b"K\x02K\x02\x86K\x02K\x01\x86", b"J\0\0\0\x40K\x02\x86K\x00K\x01\x86")
-        ),
+        changed(b"K\x02K\x02\x86K\x02K\x01\x86", b"J\0\0\0\x40K\x02\x86K\x00K\x01\x86"),
         "beyond reason",
     ),
     "seventeen axes": (
-        state_of(
-            TENSOR.replace(
-                b"K\x02K\x02\x86K\x02K\x01\x86", b"(" + b"K\1" * 17 + b"t(" + b"K\1" * 17 + b"t"
-            )
+        changed(
+            b"K\x02K\x02\x86K\x02K\x01\x86", b"(" + b"K\1" * 17 + b"t(" + b"K\1" * 17 + b"t"
         ),
         "too many axes",
     ),
