@@ -402,3 +402,12 @@ def test_nothing_to_quantize(tmp_path, capsys):
     np.savez(tmp_path / "d.npz", x=nets.random(8, 4))
     assert command(tmp_path) == 2
     assert "no recipe could be followed" in capsys.readouterr().err
+
+
+def test_what_was_executed_has_the_names_of_the_models_convolutions(tmp_path):
+    path = Path(residual_network())
+    model = onnx.load(path)
+    data = open_data(held_out(16), model)
+    bench = Bench(path, data, data, tmp_path)
+    ran = {each.name for each in bench.executed(model, path.parent, runs=1)}
+    assert {node.name for node in model.graph.node if node.op_type == "Conv"} <= ran
