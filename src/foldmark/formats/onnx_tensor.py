@@ -134,22 +134,25 @@ def tensor_array(tensor: onnx.TensorProto) -> NDArray[np.generic]:
 
 def _mapped(tensor: onnx.TensorProto) -> NDArray[np.generic]:
     entries = external_entries(tensor)
+    path, offset = Path(entries["location"]), int(entries.get("offset", "0"))
     size = byte_count(tensor)
+    dtype = tensor_dtype(tensor)
+    raw: NDArray[np.uint8]
     if size == 0:
         raw = np.zeros(0, dtype=np.uint8)
+    elif offset % dtype.itemsize:
+        # Inside a model's own file weights begin anywhere; kernels want them at multiples of a
+        # number. Reading them costs no walk through mapped pages, as copying would.
+        raw = np.fromfile(path, np.uint8, size, offset=offset)
+        raw.flags.writeable = False
     else:
-        raw = np.memmap(
-            Path(entries["location"]), np.uint8, "r", int(entries.get("offset", "0")), (size,)
-        )
+        raw = np.memmap(path, np.uint8, "r", offset, (size,))
     if tensor.data_type in _PACKED:
         inline = onnx.TensorProto(
             data_type=tensor.data_type, dims=tensor.dims, raw_data=raw.tobytes()
         )
         return numpy_helper.to_array(inline)
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    array = raw.view(dtype).reshape(tensor.dims)
-    # Inside a model's own file weights begin anywhere; kernels want them at multiples of a number.
-    return array if array.flags.aligned else array.copy()
+    return raw.view(dtype).reshape(tensor.dims)
 
 
 def tensor_dtype(tensor: onnx.TensorProto) -> np.dtype[np.generic]:

@@ -8,7 +8,7 @@ import onnx
 
 from foldmark.errors import FileUnreadable
 from foldmark.formats.onnx_writer import write_model
-from foldmark.runtimes.onnxruntime import Session
+from foldmark.runtimes.onnxruntime import Session, Weights
 
 __all__ = ["save_model"]
 
@@ -28,7 +28,8 @@ def save_model(model: onnx.ModelProto, path: Path) -> None:
         raise _unwritable(path, error) from None
     try:
         files = write_model(model, folder / path.name)
-        Session(folder / path.name)
+        # Packing weights for speed could not fail, and nothing runs here.
+        Session(folder / path.name, weights=Weights.SHARED)
         for each in sorted(files, key=lambda file: file.name == path.name):
             each.replace(path.absolute().parent / each.name)
     except OSError as error:
