@@ -171,7 +171,7 @@ def _static(work: _Work) -> onnx.ModelProto:
     planned = plan_pairs(editor, Account(), work.selection)
     names = list(dict.fromkeys(name for each in planned for name in each.observed()))
     with Ahead[Coded]() as ahead:
-        weights = CodedWeights(editor, coder, ahead)
+        weights = CodedWeights(editor, coder, ahead.take)
         scheme = StaticScheme(recipe.activations, schemes, weights, ahead)
         if _roundings(recipe) == [Rounding.NEAREST]:
             # These codes depend on no sample; making a session for the model leaves a core idle.

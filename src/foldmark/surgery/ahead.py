@@ -1,13 +1,34 @@
-"""What can be made while something else runs, by one more thread."""
+"""Where results come from: made when they are asked for, or begun while something else runs."""
 
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["Ahead"]
+__all__ = ["Ahead", "Source", "Work", "at_once"]
 
 T = TypeVar("T")
+
+
+class Work(NamedTuple, Generic[T]):
+    """What makes a result.
+
+    Attributes:
+        key: what tells it from other works.
+        make: does it.
+    """
+
+    key: Hashable
+    make: Callable[[], T]
+
+
+Source = Callable[[Work[T]], T]
+"""Gives the result of a work, whenever it was made; raises what the work raised."""
+
+
+def at_once(work: Work[T]) -> T:
+    """Do a work when its result is asked for."""
+    return work.make()
 
 
 class Ahead(Generic[T]):
@@ -22,15 +43,15 @@ class Ahead(Generic[T]):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="foldmark-ahead")
         self._begun: dict[Hashable, Future[T]] = {}
 
-    def begin(self, key: Hashable, work: Callable[[], T]) -> None:
-        """Do a work when those begun before are done; a key begun twice counts once."""
-        if key not in self._begun:
-            self._begun[key] = self._thread.submit(work)
+    def begin(self, work: Work[T]) -> None:
+        """Do a work when those begun before are done; one begun twice counts once."""
+        if work.key not in self._begun:
+            self._begun[work.key] = self._thread.submit(work.make)
 
-    def take(self, key: Hashable, work: Callable[[], T]) -> T:
-        """Return what was begun under a key, or do the work now; raises what the work raised."""
-        begun = self._begun.pop(key, None)
-        return work() if begun is None else begun.result()
+    def take(self, work: Work[T]) -> T:
+        """Return what was begun under the work's key, or do it now; raises what it raised."""
+        begun = self._begun.pop(work.key, None)
+        return work.make() if begun is None else begun.result()
 
     def __enter__(self) -> "Ahead[T]":
         """Return this."""

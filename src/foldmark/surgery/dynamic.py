@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from foldmark.surgery.account import Account, Done, Left
-from foldmark.surgery.ahead import Ahead
+from foldmark.surgery.ahead import at_once
 from foldmark.surgery.choice import Selection
 from foldmark.surgery.editor import Editor, Scope, attribute, node_name
 from foldmark.surgery.products import Product, find_product
 from foldmark.surgery.tables import quantize_table
-from foldmark.surgery.weights import Coded, CodedWeights, Coder, WeightSchemes, product_dtype
+from foldmark.surgery.weights import CodedWeights, Coder, WeightSchemes, product_dtype
 
 __all__ = ["quantize_dynamic"]
 
@@ -43,7 +43,6 @@ class _Work:
     editor: Editor
     account: Account
     weights: CodedWeights
-    ahead: Ahead[Coded]
     scheme: WeightSchemes
     selection: Selection
     columns: Columns | None
@@ -73,9 +72,8 @@ def quantize_dynamic(
     A tensor read by several products is quantized once. Tables read by Gather are stored as
     codes with one scale per row.
     """
-    ahead = Ahead[Coded]()
-    weights = CodedWeights(editor, coder, ahead)
-    work = _Work(editor, account, weights, ahead, scheme, selection, columns)
+    weights = CodedWeights(editor, coder, at_once)
+    work = _Work(editor, account, weights, scheme, selection, columns)
     for scope in reversed(list(editor.scopes())):
         nodes = [new for node in scope.graph.node for new in _rewritten(node, scope, work)]
         editor.replace_nodes(scope, nodes)
@@ -85,7 +83,7 @@ def _rewritten(node: onnx.NodeProto, scope: Scope, work: _Work) -> Iterator[onnx
     against = work.selection.reason_against(node)
     if node.op_type == "Gather":
         if not against:
-            yield from quantize_table(node, scope, work.editor, work.account, work.ahead)
+            yield from quantize_table(node, scope, work.editor, work.account, at_once)
         else:
             yield node
         return

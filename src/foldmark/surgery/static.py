@@ -17,7 +17,7 @@ from foldmark.surgery.ahead import Ahead
 from foldmark.surgery.choice import Selection
 from foldmark.surgery.editor import Editor, Scope, array_of, attribute, node_name
 from foldmark.surgery.products import PRODUCTS, ChannelFit, Product
-from foldmark.surgery.tables import begin_table, quantize_table
+from foldmark.surgery.tables import quantize_table, table_work
 from foldmark.surgery.weights import (
     Coded,
     CodedWeights,
@@ -62,11 +62,12 @@ def begin_codes(plans: Sequence[Plan], scheme: StaticScheme, selection: Selectio
     """
     for plan in plans:
         for node in plan.scope.graph.node:
-            if node.op_type == "Gather" and not selection.reason_against(node):
-                begin_table(node, plan.scope, scheme.ahead)
+            chosen = node.op_type == "Gather" and not selection.reason_against(node)
+            if chosen and (work := table_work(node, plan.scope)) is not None:
+                scheme.ahead.begin(work)
     for plan in reversed(plans):
         for product in plan.products:
-            scheme.weights.begin(product, scheme.schemes.of(product.name))
+            scheme.ahead.begin(scheme.weights.work(product, scheme.schemes.of(product.name)))
 
 
 def quantize_static(
@@ -111,7 +112,7 @@ def _write(work: _Work, selection: Selection) -> None:
             made += _pair(name, work)
     for node in scope.graph.node:
         if node.op_type == "Gather" and not selection.reason_against(node):
-            new = list(quantize_table(node, scope, editor, account, work.scheme.ahead))
+            new = list(quantize_table(node, scope, editor, account, work.scheme.ahead.take))
         else:
             new = [replaced.get(id(node), node)]
         for each in new:

@@ -1,6 +1,6 @@
 """Tables that Gather reads (embeddings), stored as codes with one scale per row."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -9,33 +9,33 @@ from onnx import TensorProto, helper
 
 from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_INT8
 from foldmark.surgery.account import Account, Done, Left
-from foldmark.surgery.ahead import Ahead
+from foldmark.surgery.ahead import Source, Work
 from foldmark.surgery.editor import Editor, Scope, array_of, attribute, node_name
 from foldmark.surgery.weights import Coded, coded, packed, row_names
 
-__all__ = ["begin_table", "quantize_table"]
+__all__ = ["quantize_table", "table_work"]
 
 _SMALLEST = 1 << 14  # values; below this a table saves less than its extra nodes cost
 
 
-def begin_table(node: onnx.NodeProto, scope: Scope, ahead: Ahead[Coded]) -> None:
-    """Have the table that a Gather reads coded ahead, where `quantize_table` would code it."""
+def table_work(node: onnx.NodeProto, scope: Scope) -> Work[Coded] | None:
+    """Return what codes the table that a Gather reads, None where `quantize_table` leaves it."""
     found = scope.find(node.input[0])
     if found is None:
-        return
+        return None
     home, tensor = found
-    if not _unfit(tensor, tuple(tensor.dims), int(attribute(node, "axis", 0))):
-        ahead.begin(_key(tensor, home), partial(_code, tensor))
+    fits = not _unfit(tensor, tuple(tensor.dims), int(attribute(node, "axis", 0)))
+    return _work(tensor, home) if fits else None
 
 
 def quantize_table(
-    node: onnx.NodeProto, scope: Scope, editor: Editor, account: Account, ahead: Ahead[Coded]
+    node: onnx.NodeProto, scope: Scope, editor: Editor, account: Account, codes_of: Source[Coded]
 ) -> Iterator[onnx.NodeProto]:
     """Yield a Gather that reads codes, with what turns them into floats again.
 
         rows = Gather(table, i)   becomes   Gather(codes, i) as float * Gather(scale, i)
 
-    A table shared by several Gathers is stored once.
+    A table shared by several Gathers is stored once. Its codes come from `codes_of`.
     """
     found = scope.find(node.input[0])
     if found is None:
@@ -49,7 +49,7 @@ def quantize_table(
             account.left.append(Left(node_name(node), "Gather", reason))
         yield node
         return
-    codes, scale = _stored(tensor, home, editor, ahead)
+    codes, scale = _stored(tensor, home, editor, codes_of)
     base = node_name(node)
     names = [editor.fresh(f"{base}_{part}") for part in ("codes", "float", "scales")]
     indices = node.input[1]
@@ -73,8 +73,8 @@ def _unfit(tensor: TensorProto, shape: tuple[int, ...], axis: int) -> str:
     return ""
 
 
-def _key(tensor: TensorProto, home: Scope) -> Hashable:
-    return "rows", tensor.name, id(home)
+def _work(tensor: TensorProto, home: Scope) -> Work[Coded]:
+    return Work(("rows", tensor.name, id(home)), partial(_code, tensor))
 
 
 def _code(tensor: TensorProto) -> Coded:
@@ -82,12 +82,12 @@ def _code(tensor: TensorProto) -> Coded:
 
 
 def _stored(
-    tensor: TensorProto, home: Scope, editor: Editor, ahead: Ahead[Coded]
+    tensor: TensorProto, home: Scope, editor: Editor, codes_of: Source[Coded]
 ) -> tuple[str, str]:
     """Return the names of a table's codes and scales (rows, 1), stored once."""
     codes, scale = row_names(tensor.name)
     if codes not in home.stored:
-        made = ahead.take(_key(tensor, home), partial(_code, tensor))
+        made = codes_of(_work(tensor, home))
         editor.names |= {codes, scale}
         home.add(codes, packed(codes, made.codes, 8, signed=True))
         home.add(scale, made.scale[:, None])

@@ -13,12 +13,12 @@ from foldmark.exact.rule import Rule
 from foldmark.exact.tools import onnxruntime as rules
 from foldmark.kernels.fold import quantize_array
 from foldmark.surgery.account import Account, Done, Left
-from foldmark.surgery.ahead import Ahead
+from foldmark.surgery.ahead import at_once
 from foldmark.surgery.choice import Selection
 from foldmark.surgery.editor import Editor, Scope, attribute, node_name
 from foldmark.surgery.products import PRODUCTS, Product, find_product
 from foldmark.surgery.tables import quantize_table
-from foldmark.surgery.weights import Coded, finite, product_dtype
+from foldmark.surgery.weights import finite, product_dtype
 
 __all__ = ["BlockCoded", "BlockCoder", "BlockScheme", "block_round_to_nearest", "quantize_weights"]
 
@@ -106,13 +106,12 @@ def quantize_weights(
 ) -> None:
     """Rewrite the chosen matrix products, branches included, to MatMulNBits."""
     editor.use_domain("com.microsoft", 1)
-    ahead = Ahead[Coded]()
     stored: dict[tuple[int, str, bool], list[str]] = {}
     for scope in reversed(list(editor.scopes())):
         made: list[onnx.NodeProto] = []
         for node in scope.graph.node:
             if node.op_type == "Gather" and not selection.reason_against(node):
-                made += quantize_table(node, scope, editor, account, ahead)
+                made += quantize_table(node, scope, editor, account, at_once)
                 continue
             product = find_product(node, scope)
             reason = _reason(product, node, selection)

@@ -15,7 +15,7 @@ from foldmark.errors import NonFiniteValue
 from foldmark.exact.rule import Rule
 from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_INT8
 from foldmark.kernels.fold import quantize_array
-from foldmark.surgery.ahead import Ahead
+from foldmark.surgery.ahead import Source, Work
 from foldmark.surgery.editor import Editor, array_of
 from foldmark.surgery.products import ChannelFit, Product
 
@@ -163,18 +163,24 @@ def _key(product: Product, scheme: WeightScheme) -> _Key:
 
 
 class CodedWeights:
-    """Codes already made, by weight and scheme, and those that are being made ahead."""
+    """Codes already made, by weight and scheme.
 
-    def __init__(self, editor: Editor, coder: Coder, ahead: Ahead[Coded]) -> None:
+    Args:
+        editor: the model.
+        coder: makes codes.
+        source: where they come from: made when asked for, or begun before.
+    """
+
+    def __init__(self, editor: Editor, coder: Coder, source: Source[Coded]) -> None:
         self._editor = editor
         self._coder = coder
-        self._ahead = ahead
+        self._source = source
         self._made: dict[_Key, Names] = {}
 
-    def begin(self, product: Product, scheme: WeightScheme) -> None:
-        """Have a product's weight coded ahead."""
+    def work(self, product: Product, scheme: WeightScheme) -> Work[Coded]:
+        """Return what codes a product's weight."""
         key = _key(product, scheme)
-        self._ahead.begin(key, partial(self._code, product, scheme, key.axis))
+        return Work(key, partial(self._code, product, scheme, key.axis))
 
     def _code(self, product: Product, scheme: WeightScheme, axis: int | None) -> Coded:
         return self._coder(product, finite(product), scheme, axis)
@@ -195,8 +201,8 @@ class CodedWeights:
         """
         key = _key(product, scheme)
         if key not in self._made:
-            found = self._tied(product, scheme, key.axis) or self._ahead.take(
-                key, partial(self._code, product, scheme, key.axis)
+            found = self._tied(product, scheme, key.axis) or self._source(
+                self.work(product, scheme)
             )
             self._made[key] = self._store(product, found, scheme)
         names = self._made[key]
