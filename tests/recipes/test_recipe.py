@@ -6,7 +6,15 @@ import pytest
 
 from foldmark.calibrate.observers import Method, Observer, Symmetry
 from foldmark.errors import FileUnreadable, InvalidRecipe
-from foldmark.recipes.recipe import Form, MethodName, Mode, Override, Recipe, Rounding
+from foldmark.recipes.recipe import (
+    Form,
+    MethodName,
+    Mode,
+    Override,
+    Recipe,
+    Rounding,
+    TensorCodes,
+)
 from foldmark.recipes.recipe_file import BUILT_IN, find_recipe, parse_recipe, recipe_text
 from foldmark.surgery.activations import ActivationCodes
 
@@ -24,6 +32,7 @@ FULL = Recipe(
         Override("b", per_channel=True, rule="X"),
         Override("c", rounding=Rounding.ADAROUND),
     ),
+    codes=(TensorCodes('odd "tensor"', ActivationCodes.INT16),),
 )
 
 
@@ -70,6 +79,10 @@ def test_a_base_and_a_change():
         ('[[rules]]\nmatch = "a"\nrounding = "up"', "expected nearest, mse-clipping"),
         ('mode = "weight-only"\n[[rules]]\nmatch = "a"\nrounding = "mse-clipping"', "no place"),
         ('base = "nothing"', "no such base"),
+        ('[[codes]]\ncodes = "uint16"', "say whose they are"),
+        ('[[codes]]\ntensor = "t"\ncodes = "uint4"', "expected uint8, int8, uint16, int16"),
+        ('[[codes]]\ntensor = "t"\ncodes = "int8"\nlow = 1', "low means nothing"),
+        ('mode = "dynamic"\n[[codes]]\ntensor = "t"\ncodes = "int8"', "in dynamic quantization"),
         ("[observer]\nbits = 1", "2 to 16 bits"),
         ("operators = [1]", "not a text"),
     ],

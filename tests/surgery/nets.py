@@ -66,3 +66,37 @@ def stored(model: onnx.ModelProto, ending):
     """The one initializer whose name ends so."""
     (found,) = [t for t in model.graph.initializer if t.name.endswith(ending)]
     return numpy_helper.to_array(found)
+
+
+BRANCHES = ("first", "second", "third")
+
+
+def joined():
+    """A loud tensor and a quiet one joined, so that the quiet one's codes are lost in the sum.
+
+        a = conv(x)  about 1      t = concat(a, b)      y = mean(first(t) + second(t) + third(t))
+        b = conv(x)  about 1000
+
+    Two branches read the quiet half, one the loud half, and all count alike. The join reads codes
+    and gives codes: what reads `t` reads those, whether it multiplies in float or not.
+    """
+    stored = {
+        "quiet": random(16, 3, 3, 3) * 0.2,
+        "loud": random(16, 3, 3, 3, seed=1) * 200,
+        **{name: random(10, 32, 1, 1, seed=i + 2) for i, name in enumerate(BRANCHES)},
+    }
+    for name in BRANCHES[:2]:
+        stored[name][:, 16:] = 0
+    stored["third"][:, :16] = 0
+    stored["third"] /= 1000
+    nodes = [
+        helper.make_node("Conv", ["x", "quiet"], ["a"], "quiet/conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["x", "loud"], ["b"], "loud/conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Concat", ["a", "b"], ["t"], "join", axis=1),
+        *(helper.make_node("Conv", ["t", n], [f"{n}_y"], f"{n}/conv") for n in BRANCHES),
+        helper.make_node("Sum", [f"{n}_y" for n in BRANCHES], ["s"], "sum"),
+        helper.make_node("Relu", ["s"], ["r"], "relu"),
+        helper.make_node("GlobalAveragePool", ["r"], ["m"], "mean"),
+        helper.make_node("Flatten", ["m"], ["y"], "flat"),
+    ]
+    return net(nodes, stored, ("n", 3, 8, 8))

@@ -9,9 +9,11 @@ from tests.models.branches import branches, samples
 from tests.models.digits import held_out, images, residual_network
 from tests.surgery import nets
 
+from foldmark.calibrate.observers import Method, Observer
+from foldmark.errors import InvalidRecipe
 from foldmark.proof.kernels import kernels_of
 from foldmark.recipes.quantize import quantize_model
-from foldmark.recipes.recipe import Form, Mode, Override, Recipe
+from foldmark.recipes.recipe import Form, Mode, Override, Recipe, TensorCodes
 from foldmark.runtimes.onnxruntime import Session
 from foldmark.runtimes.profile import execute
 from foldmark.surgery.activations import ActivationCodes
@@ -230,6 +232,61 @@ def test_a_softmax_has_its_known_range(codes):
     steps = {"uint8": 255, "int8": 255, "uint16": 65535, "int16": 32767}[codes.value]
     assert nets.stored(made, "p_scale") == np.float32(1 / steps)
     assert nets.stored(made, "p_zero_point") == {"int8": -128}.get(codes.value, 0)
+
+
+def kept(model, name):
+    (found,) = [each for each in model.graph.initializer if each.name == name]
+    return numpy_helper.to_array(found)
+
+
+@pytest.mark.parametrize("wide", [ActivationCodes.UINT16, ActivationCodes.INT16])
+@pytest.mark.parametrize("form", list(Form))
+def test_one_activation_with_codes_of_its_own(wide, form):
+    """It alone has 16 bits, over its whole range whatever the observer; the opset is raised."""
+    model = nets.joined()
+    feeds = nets.samples(model)
+    observer = Observer(Method.PERCENTILE, percentile=90.0)
+    recipe = Recipe(form=form, observer=observer, codes=(TensorCodes("t", wide),))
+    made = quantize_model(model, recipe, feeds)
+    onnx.checker.check_model(made.model)
+    opset = next(each.version for each in made.model.opset_import if each.domain == "")
+    assert opset == 21
+    zeros = {name: kept(made.model, f"{name}_zero_point").dtype.name for name in ("a", "b", "t")}
+    assert zeros == {"a": "uint8", "b": "uint8", "t": wide.value}
+    shown = onnx.ModelProto.FromString(model.SerializeToString())
+    shown.graph.output.append(helper.make_tensor_value_info("t", onnx.TensorProto.FLOAT, None))
+    seen = Session(shown).run(feeds)["t"]
+    ends = (0.0, np.abs(seen).max()) if wide.signed else (seen.min(), seen.max())
+    steps = 32767 if wide.signed else 65535
+    assert kept(made.model, "t_scale") == pytest.approx((ends[1] - ends[0]) / steps, 1e-6)
+    named = [note for note in made.account.notes if f"no integer kernel for {wide.value}" in note]
+    assert [note.partition(":")[0] for note in named] == [f"{n}/conv" for n in nets.BRANCHES]
+    # Where observers see it all, the joined tensor's coarse codes were the whole error.
+    whole, usual = (
+        quantize_model(model, Recipe(codes=codes), feeds).model
+        for codes in ((TensorCodes("t", wide),), ())
+    )
+    assert error(whole, model, feeds) < 0.1 * error(usual, model, feeds)
+
+
+def test_a_tensor_without_codes_of_its_own_can_be_given_none():
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv"),
+        helper.make_node("MaxPool", ["c"], ["p"], "pool", kernel_shape=[2, 2]),
+        helper.make_node("Conv", ["p", "v"], ["y"], "next"),
+    ]
+    stored = {"w": nets.random(4, 3, 3, 3), "v": nets.random(4, 4, 1, 1, seed=1)}
+    model = nets.net(nodes, stored, ("n", 3, 8, 8), 4)
+    for tensor, words in (("p", "'c', whose codes it has"), ("w", "one of c, x, y, ...")):
+        recipe = Recipe(codes=(TensorCodes(tensor, ActivationCodes.UINT16),))
+        with pytest.raises(InvalidRecipe, match=words):
+            quantize_model(model, recipe, nets.samples(model))
+    # What only hands codes on has those of what it reads.
+    recipe = Recipe(codes=(TensorCodes("c", ActivationCodes.UINT16),))
+    made = quantize_model(model, recipe, nets.samples(model)).model
+    for name in "cp":
+        assert kept(made, f"{name}_zero_point").dtype == np.uint16
+        assert kept(made, f"{name}_scale") == kept(made, "c_scale")
 
 
 @pytest.mark.sessions_as_they_are

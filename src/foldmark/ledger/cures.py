@@ -343,6 +343,7 @@ def _fix(candidate: _Candidate, pricing: _Pricing) -> Fix:
         pricing.moved,
         pricing.count,
         _new_range(candidate),
+        _more_bits(candidate),
     )
 
 
@@ -360,3 +361,14 @@ def _new_range(candidate: _Candidate) -> tuple[float, float] | None:
     zero = 0 if encoding.zero_point is None else int(encoding.zero_point.item())
     low, high = code_limits(encoding.number_format)
     return (low - zero) * scale, (high - zero) * scale
+
+
+def _more_bits(candidate: _Candidate) -> str:
+    """Return a candidate's number format when it is more bits of one activation, else ""."""
+    (site, treatment), *others = candidate.treatments
+    encoding = treatment.encoding
+    if others or is_constant(site) or encoding is None or treatment.smoothing is not None:
+        return ""
+    whole = encoding.axis is None and encoding.block_size is None
+    more = treatment.bits > int(site.encoding.number_format.lstrip("uint"))
+    return encoding.number_format if whole and more else ""

@@ -21,6 +21,8 @@ class Fix:
         samples: how many these are.
         range: the ends of the new grid, where the change is nothing but another range of one
             activation, else None.
+        codes: the number format where the change is nothing but more bits for one activation,
+            else "".
     """
 
     sites: tuple[str, ...]
@@ -31,6 +33,7 @@ class Fix:
     moved: float
     samples: int
     range: tuple[float, float] | None = None
+    codes: str = ""
 
     @property
     def parts(self) -> bool:

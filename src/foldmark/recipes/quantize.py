@@ -1,7 +1,7 @@
 """A recipe followed: from a float model to a quantized one, with the report."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -47,14 +47,19 @@ from foldmark.recipes.rotating import rotate
 from foldmark.runtimes.batches import Data, DataLike, open_data
 from foldmark.runtimes.inputs import describe_inputs, model_inputs
 from foldmark.surgery.account import Account, Quantized
-from foldmark.surgery.activations import ActivationCodes, plan_pairs
+from foldmark.surgery.activations import ActivationCodes, ActivationScheme, Plan, plan_pairs
 from foldmark.surgery.ahead import Ahead
 from foldmark.surgery.choice import Choice, Selection
 from foldmark.surgery.dynamic import quantize_dynamic
 from foldmark.surgery.editor import Editor
 from foldmark.surgery.half import find_hazards, float_values, to_half
 from foldmark.surgery.layers import quantize_layers
-from foldmark.surgery.prepare import fold_batch_norms, fold_pads, raise_opset, refuse_quantized
+from foldmark.surgery.prepare import (
+    fold_batch_norms,
+    prepared_for_pairs,
+    raise_opset,
+    refuse_quantized,
+)
 from foldmark.surgery.qoperator import to_operators
 from foldmark.surgery.static import StaticScheme, begin_codes, quantize_static
 from foldmark.surgery.tied import store_transposed, tie_transposed
@@ -155,14 +160,10 @@ def _rotated(work: _Work) -> None:
 
 def _static(work: _Work) -> onnx.ModelProto:
     recipe = work.recipe
-    wide = recipe.activations in (ActivationCodes.UINT16, ActivationCodes.INT16)
+    wide = any(kind.bits == 16 for kind in _all_codes(recipe))
     why = "16-bit codes" if wide else "scales per channel"
     work.model = raise_opset(work.model, 21 if wide else 13, work.account, why)
-    folding = Editor(work.model)
-    store_transposed(folding, work.selection)
-    fold_batch_norms(folding, work.account)
-    fold_pads(folding, work.account)
-    work.model = folding.finish()
+    work.model = prepared_for_pairs(work.model, work.selection, work.account)
     _move(work)
     coder = _coder(work, {})
     editor = Editor(uniquely_named(work.model))
@@ -170,13 +171,14 @@ def _static(work: _Work) -> onnx.ModelProto:
     quantize_layers(editor, work.account, work.selection, schemes)
     planned = plan_pairs(editor, Account(), work.selection)
     names = list(dict.fromkeys(name for each in planned for name in each.observed()))
+    activations = ActivationScheme(recipe.activations, _named_codes(recipe, planned))
     with Ahead[Coded]() as ahead:
         weights = CodedWeights(editor, coder, ahead.take)
-        scheme = StaticScheme(recipe.activations, schemes, weights, ahead)
+        scheme = StaticScheme(activations, schemes, weights, ahead)
         if _roundings(recipe) == [Rounding.NEAREST]:
             # These codes depend on no sample; making a session for the model leaves a core idle.
             begin_codes(planned, scheme, work.selection)
-        ranges, unseen = _ranges(work, editor.model, names)
+        ranges, unseen = _ranges(work, editor.model, names, activations)
         plans = plan_pairs(editor, work.account, work.selection, unseen)
         if not any(plan.products for plan in plans):
             return editor.finish()
@@ -276,11 +278,33 @@ def _inputs(work: _Work, method: str) -> dict[str, Inputs]:
     return observe_inputs(work.model, products, work.samples(method), work.batch_size)
 
 
+def _all_codes(recipe: Recipe) -> list[ActivationCodes]:
+    """Return the codes that activations get, the most usual first."""
+    return list(dict.fromkeys((recipe.activations, *(each.codes for each in recipe.codes))))
+
+
+def _named_codes(recipe: Recipe, plans: Sequence[Plan]) -> dict[str, ActivationCodes]:
+    """Return the codes that the recipe names; each must be of an activation that has its own."""
+    shared = {name: plan.source(name).tensor for plan in plans for name in plan.pairs}
+    own = set(shared.values())
+    for each in recipe.codes:
+        if each.tensor not in own:
+            instead = shared.get(each.tensor)
+            some = f"one of {', '.join(sorted(own)[:3])}, ..."
+            raise InvalidRecipe(
+                "codes are given for a tensor that has none of its own",
+                where=f"recipe {recipe.name!r}",
+                got=repr(each.tensor),
+                expected=f"{instead!r}, whose codes it has" if instead else some,
+            )
+    return {each.tensor: each.codes for each in recipe.codes}
+
+
 def _ranges(
-    work: _Work, model: onnx.ModelProto, tensors: list[str]
+    work: _Work, model: onnx.ModelProto, tensors: list[str], activations: ActivationScheme
 ) -> tuple[dict[str, Range], tuple[str, ...]]:
     """Return the ranges of tensors, and those of which the data showed nothing."""
-    observer = _observer(work.recipe)
+    observer = _observer(work.recipe.observer, work.recipe.activations)
     if not tensors:
         return {}, ()
     if isinstance(work.ranges, Calibration) and MethodName.HADAMARD in work.recipe.methods:
@@ -291,7 +315,7 @@ def _ranges(
         )
     settled = _settled(work.recipe, tensors)
     if isinstance(work.ranges, Calibration):
-        return work.ranges.ranges(observer) | settled, work.ranges.unseen
+        return _chosen(work.ranges, observer, activations) | settled, work.ranges.unseen
     found = calibrate(
         model,
         work.samples("static quantization"),
@@ -307,7 +331,7 @@ def _ranges(
         same, count = found.unchanged(observer)
         if same:
             work.account.note(f"{observer.method.value} gave min-max on {same} of {count} tensors")
-    return found.ranges(observer) | settled, found.unseen
+    return _chosen(found, observer, activations) | settled, found.unseen
 
 
 def _settled(recipe: Recipe, tensors: list[str]) -> dict[str, Range]:
@@ -323,13 +347,24 @@ def _settled(recipe: Recipe, tensors: list[str]) -> dict[str, Range]:
     return {each.tensor: Range(each.low, each.high) for each in recipe.ranges}
 
 
-def _observer(recipe: Recipe) -> Observer:
-    """Return the recipe's observer for the bits of its activations; int16 has no free ends."""
-    observer = recipe.observer
-    if recipe.activations is ActivationCodes.INT16:
+def _chosen(
+    seen: Calibration, observer: Observer, activations: ActivationScheme
+) -> dict[str, Range]:
+    """Return all ranges: by the observer, or the whole where a tensor has 16 bits of its own."""
+    ranges = seen.ranges(observer)
+    for codes in set(activations.named.values()):
+        whole = replace(observer, method=Method.MIN_MAX) if codes.bits == 16 else observer
+        own = seen.ranges(_observer(whole, codes))
+        names = [name for name, each in activations.named.items() if each is codes]
+        ranges |= {name: own[name] for name in names if name in own}
+    return ranges
+
+
+def _observer(observer: Observer, codes: ActivationCodes) -> Observer:
+    """Return an observer for the bits of codes; int16 has no free ends."""
+    if codes is ActivationCodes.INT16:
         observer = replace(observer, symmetry=Symmetry.SYMMETRIC)
-    wide = recipe.activations in (ActivationCodes.UINT16, ActivationCodes.INT16)
-    return replace(observer, bits=16) if wide else observer
+    return replace(observer, bits=16) if codes.bits == 16 else observer
 
 
 def _dynamic(work: _Work) -> onnx.ModelProto:

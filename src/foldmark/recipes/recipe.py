@@ -10,7 +10,7 @@ from foldmark.errors import InvalidRecipe
 from foldmark.methods.outliers import THRESHOLD
 from foldmark.surgery.activations import ActivationCodes
 
-__all__ = ["Form", "MethodName", "Mode", "Override", "Recipe", "TensorRange"]
+__all__ = ["Form", "MethodName", "Mode", "Override", "Recipe", "TensorCodes", "TensorRange"]
 
 
 class Mode(Enum):
@@ -120,6 +120,22 @@ class TensorRange:
 
 
 @dataclass(frozen=True)
+class TensorCodes:
+    """The codes of one activation, where they differ from the recipe's.
+
+    Those of 16 bits cover the whole range that was seen, whatever the observer: clipping would
+    make steps finer that are fine already.
+
+    Attributes:
+        tensor: the activation's name.
+        codes: what it gets.
+    """
+
+    tensor: str
+    codes: ActivationCodes
+
+
+@dataclass(frozen=True)
 class Recipe:
     """Everything that decides a quantization, as one value.
 
@@ -142,6 +158,7 @@ class Recipe:
         outlier_threshold: columns of activations that reach it stay in float (outlier-split).
         overrides: what holds for single nodes.
         ranges: static activations whose range is settled here.
+        codes: static activations with codes of their own.
     """
 
     name: str = "static"
@@ -162,6 +179,7 @@ class Recipe:
     outlier_threshold: float = THRESHOLD
     overrides: tuple[Override, ...] = ()
     ranges: tuple[TensorRange, ...] = ()
+    codes: tuple[TensorCodes, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that the parts go together."""
@@ -196,6 +214,12 @@ class Recipe:
             )
         if self.form is Form.QOPERATOR and self.mode is not Mode.STATIC:
             raise InvalidRecipe("only static quantization has the QOperator form")
+        if self.codes and self.mode is not Mode.STATIC:
+            raise InvalidRecipe(
+                f"no activation has codes of its own in {self.mode.value} quantization",
+                where=f"tensor {self.codes[0].tensor!r}",
+                expected="mode static",
+            )
         for pattern in (*self.include, *self.exclude, *(each.match for each in self.overrides)):
             try:
                 re.compile(pattern)

@@ -17,6 +17,7 @@ from foldmark.recipes.recipe import (
     Override,
     Recipe,
     Rounding,
+    TensorCodes,
     TensorRange,
 )
 from foldmark.surgery.activations import ActivationCodes
@@ -93,6 +94,7 @@ def parse_recipe(text: str, where: str) -> Recipe:
         observer=_observer(reader.take("observer", dict, {}), where),
         overrides=tuple(_override(each, where) for each in reader.take("rules", list, [])),
         ranges=tuple(_range(each, where) for each in reader.take("ranges", list, [])),
+        codes=tuple(_codes(each, where) for each in reader.take("codes", list, [])),
     )
     reader.done()
     return recipe
@@ -137,6 +139,9 @@ def recipe_text(recipe: Recipe) -> str:
     for settled in recipe.ranges:
         lines += ["", "[[ranges]]", f"tensor = {json.dumps(settled.tensor)}"]
         lines += [f"low = {settled.low!r}", f"high = {settled.high!r}"]
+    for own in recipe.codes:
+        lines += ["", "[[codes]]", f"tensor = {json.dumps(own.tensor)}"]
+        lines += [f'codes = "{own.codes.value}"']
     return "\n".join(lines) + "\n"
 
 
@@ -238,3 +243,15 @@ def _range(table: dict[str, Any], where: str) -> TensorRange:
         raise InvalidRecipe("a range says whose it is", where=where, expected='tensor = "..."')
     reader.done()
     return found
+
+
+def _codes(table: dict[str, Any], where: str) -> TensorCodes:
+    if not isinstance(table, dict):
+        raise InvalidRecipe("codes is a list of tables", where=where)
+    reader = _Reader(table, where)
+    tensor = reader.take("tensor", str, "")
+    if not tensor:
+        raise InvalidRecipe("codes say whose they are", where=where, expected='tensor = "..."')
+    kind = _enum(reader.take("codes", str, ""), ActivationCodes, "codes", where)
+    reader.done()
+    return TensorCodes(tensor, kind)

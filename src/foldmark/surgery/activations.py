@@ -1,6 +1,6 @@
 """Where activations get codes in a static graph: the plan of quantize/dequantize pairs."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -16,7 +16,7 @@ from foldmark.surgery.choice import Selection
 from foldmark.surgery.editor import Editor, Scope, consumers, node_name
 from foldmark.surgery.products import Product, find_product
 
-__all__ = ["ActivationCodes", "Pair", "Plan", "plan_pairs", "scale_of"]
+__all__ = ["ActivationCodes", "ActivationScheme", "Pair", "Plan", "plan_pairs", "scale_of"]
 
 
 class ActivationCodes(Enum):
@@ -36,6 +36,21 @@ class ActivationCodes(Enum):
     def mirrored(self) -> Rule:
         """The rule for ranges low = -high."""
         return _MIRRORED[self]
+
+    @property
+    def signed(self) -> bool:
+        """True for codes on both sides of zero."""
+        return self in (ActivationCodes.INT8, ActivationCodes.INT16)
+
+    @property
+    def bits(self) -> int:
+        """Bits of a code."""
+        return 8 if self in (ActivationCodes.UINT8, ActivationCodes.INT8) else 16
+
+    @property
+    def wide(self) -> "ActivationCodes":
+        """The same with 16 bits."""
+        return ActivationCodes.INT16 if self.signed else ActivationCodes.UINT16
 
 
 _AFFINE = {
@@ -67,6 +82,23 @@ _KNOWN = {"Softmax": Range(0.0, 1.0), "Sigmoid": Range(0.0, 1.0)}
 
 
 @dataclass(frozen=True)
+class ActivationScheme:
+    """Which activation gets which codes.
+
+    Attributes:
+        default: for all that are not named.
+        named: by tensor.
+    """
+
+    default: ActivationCodes
+    named: Mapping[str, ActivationCodes] = field(default_factory=dict)
+
+    def of(self, tensor: str) -> ActivationCodes:
+        """Return the codes of a tensor that shares them with no other."""
+        return self.named.get(tensor, self.default)
+
+
+@dataclass(frozen=True)
 class Pair:
     """A tensor that gets a quantize/dequantize pair.
 
@@ -91,12 +123,19 @@ class Plan:
         pairs: the tensors that get pairs, by name.
         chained: those that integer kernels make: every reader takes the codes' value, since
             the kernel gives no other.
+        results: by product, the tensor with the codes that its kernel makes.
     """
 
     scope: Scope
     products: list[Product] = field(default_factory=list)
     pairs: dict[str, Pair] = field(default_factory=dict)
     chained: set[str] = field(default_factory=set)
+    results: dict[str, str] = field(default_factory=dict)
+
+    def source(self, tensor: str) -> Pair:
+        """Return the pair whose codes a tensor has: its own, or that of what it is made from."""
+        pair = self.pairs[tensor]
+        return self.source(pair.same_as) if pair.same_as else pair
 
     def observed(self) -> list[str]:
         """Return the tensors whose ranges must come from data."""
@@ -139,7 +178,8 @@ def _add_pairs(graph: onnx.GraphProto, plan: Plan) -> None:
     for product in plan.products:
         _want(plan, product.node.input[product.activation], makers)
         if product.node.op_type in _NEEDS_RESULT:
-            _want(plan, _behind_activation(product.node, readers, outputs), makers)
+            plan.results[product.name] = _behind_activation(product.node, readers, outputs)
+            _want(plan, plan.results[product.name], makers)
     _join(graph, plan, makers, readers, outputs)
     for name in list(plan.pairs):
         maker = makers.get(name)
@@ -177,9 +217,7 @@ def _join(
     Only where a convolution made them or reads on: a matrix product's floats stay floats.
     """
     chained = plan.chained
-    for product in plan.products:
-        if product.node.op_type in _NEEDS_RESULT:
-            chained.add(_behind_activation(product.node, readers, outputs))
+    chained |= set(plan.results.values())
     for node in graph.node:
         if (
             node.op_type in _SAME_CODES

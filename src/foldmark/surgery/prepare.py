@@ -10,10 +10,18 @@ from onnx import version_converter
 from foldmark.errors import BadInput, NotSupported
 from foldmark.graphs.apart import with_weights_apart
 from foldmark.surgery.account import Account
+from foldmark.surgery.choice import Selection
 from foldmark.surgery.constants import computed_constant
 from foldmark.surgery.editor import Editor, array_of, attribute, consumers, node_name
+from foldmark.surgery.tied import store_transposed
 
-__all__ = ["fold_batch_norms", "fold_pads", "raise_opset", "refuse_quantized"]
+__all__ = [
+    "fold_batch_norms",
+    "fold_pads",
+    "prepared_for_pairs",
+    "raise_opset",
+    "refuse_quantized",
+]
 
 _QUANTIZED = {
     *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger"),
@@ -81,6 +89,17 @@ def raise_opset(model: onnx.ModelProto, least: int, account: Account, why: str) 
     raised.ir_version = max(raised.ir_version, _IR_FOR_OPSET.get(least, 8))
     account.note(f"opset raised from {current} to {least}: {why}")
     return raised
+
+
+def prepared_for_pairs(
+    model: onnx.ModelProto, selection: Selection, account: Account
+) -> onnx.ModelProto:
+    """Return the model as static quantization reads it: what can be folded into products is."""
+    editor = Editor(model)
+    store_transposed(editor, selection)
+    fold_batch_norms(editor, account)
+    fold_pads(editor, account)
+    return editor.finish()
 
 
 def fold_batch_norms(editor: Editor, account: Account) -> None:

@@ -12,7 +12,7 @@ from onnx import helper
 from foldmark.calibrate.observers import Range
 from foldmark.errors import DataMismatch
 from foldmark.surgery.account import Account, Done
-from foldmark.surgery.activations import ActivationCodes, Plan, scale_of
+from foldmark.surgery.activations import ActivationCodes, ActivationScheme, Plan, scale_of
 from foldmark.surgery.ahead import Ahead
 from foldmark.surgery.choice import Selection
 from foldmark.surgery.editor import Editor, Scope, array_of, attribute, node_name
@@ -44,12 +44,16 @@ class _Work:
     before: list[onnx.NodeProto] = field(default_factory=list)
     dequantized: dict[str, str] = field(default_factory=dict)
 
+    def codes(self, tensor: str) -> ActivationCodes:
+        """Return the codes of a tensor that has a pair."""
+        return self.scheme.activations.of(self.plan.source(tensor).tensor)
+
 
 @dataclass(frozen=True)
 class StaticScheme:
     """How a static graph stores numbers: codes of activations, scheme and codes of weights."""
 
-    activations: ActivationCodes
+    activations: ActivationScheme
     schemes: WeightSchemes
     weights: CodedWeights
     ahead: Ahead[Coded]
@@ -124,13 +128,11 @@ def _write(work: _Work, selection: Selection) -> None:
 
 
 def _parameters(
-    plan: Plan, ranges: Mapping[str, Range], codes: ActivationCodes
+    plan: Plan, ranges: Mapping[str, Range], scheme: ActivationScheme
 ) -> dict[str, tuple[np.float32, np.generic]]:
     found = {}
-    for name, pair in plan.pairs.items():
-        source = plan.pairs.get(pair.same_as, pair)
-        while source.same_as:
-            source = plan.pairs[source.same_as]
+    for name in plan.pairs:
+        source = plan.source(name)
         chosen = source.known or ranges.get(source.tensor)
         if chosen is None:
             raise DataMismatch(
@@ -138,7 +140,7 @@ def _parameters(
                 where=f"tensor {source.tensor!r}",
                 todo="calibrate this model again",
             )
-        found[name] = scale_of(chosen, codes)
+        found[name] = scale_of(chosen, scheme.of(source.tensor))
     return found
 
 
@@ -146,7 +148,8 @@ def _with_pairs(product: Product, work: _Work) -> onnx.NodeProto:
     """Return the product reading dequantized weight and bias."""
     node = onnx.NodeProto()
     node.CopyFrom(product.node)
-    scale, _ = work.activations[node.input[product.activation]]
+    activation = node.input[product.activation]
+    scale, _ = work.activations[activation]
     bias = _bias_values(product)
     least = partial(_least_scale, bias, scale, product, work) if bias is not None else None
     names = work.scheme.weights.of(product, work.scheme.schemes.of(product.name), least)
@@ -155,22 +158,28 @@ def _with_pairs(product: Product, work: _Work) -> onnx.NodeProto:
         node.input[2] = _dequantized_bias(product, names.coded, bias, scale, work)
     if product.fit is not ChannelFit.AXIS and work.scheme.schemes.of(product.name).per_channel:
         work.account.note(f"{product.name}: {product.fit.value}; its weight has one scale")
-    if missing := _missing_kernel(product, work.scheme.activations):
+    codes = work.codes(activation)
+    result = work.plan.results.get(product.name)
+    if missing := _missing_kernel(product, [codes, *([work.codes(result)] if result else [])]):
         work.account.note(f"{product.name}: {missing}")
-    how = (
-        f"{work.scheme.schemes.of(product.name).words}, {work.scheme.activations.value} activations"
-    )
+    how = f"{work.scheme.schemes.of(product.name).words}, {codes.value} activations"
     work.account.done.append(Done(product.name, node.op_type, how, int(np.prod(product.shape))))
     return node
 
 
-def _missing_kernel(product: Product, codes: ActivationCodes) -> str:
-    """Return why ONNX Runtime can't multiply a product's codes as they are, "" where it can."""
+def _missing_kernel(product: Product, around: Sequence[ActivationCodes]) -> str:
+    """Return why ONNX Runtime can't multiply a product's codes as they are, "" where it can.
+
+    Args:
+        product: the product.
+        around: codes of what it reads and, where its kernel makes codes, of its result.
+    """
     floats = "codes become floats again before the product"
     if product.node.op_type == "ConvTranspose":
         return f"ONNX Runtime has no integer kernel for ConvTranspose; {floats}"
-    if codes in (ActivationCodes.UINT16, ActivationCodes.INT16):
-        return f"ONNX Runtime has no integer kernel for {codes.value} activations; {floats}"
+    for codes in around:
+        if codes.bits == 16:
+            return f"ONNX Runtime has no integer kernel for {codes.value} activations; {floats}"
     if product_dtype(product) != np.float32:
         return f"ONNX Runtime has no integer kernel with {product_dtype(product)} results; {floats}"
     return ""
@@ -271,12 +280,11 @@ def _pair(name: str, work: _Work) -> list[onnx.NodeProto]:
     scale, zero = work.activations[name]
     fresh, scope = work.editor.fresh, work.plan.scope
     codes, back = fresh(f"{name}_QuantizeLinear_Output"), fresh(f"{name}_DequantizeLinear_Output")
-    kind = work.scheme.activations.value
-    signed, bits = kind.startswith("int"), int(kind.removeprefix("u").removeprefix("int"))
+    kind = work.codes(name)
     zero_name = fresh(f"{name}_zero_point")
     parameters = [
         scope.add(fresh(f"{name}_scale"), np.asarray(scale)),
-        scope.add(zero_name, packed(zero_name, np.asarray(zero), bits, signed)),
+        scope.add(zero_name, packed(zero_name, np.asarray(zero), kind.bits, kind.signed)),
     ]
     work.dequantized[name] = back
     return [
