@@ -3,6 +3,7 @@
 import json
 import shlex
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +13,21 @@ from tests.models.branches import branches, samples
 from tests.models.digits import held_out, images, residual_network
 from tests.surgery import nets
 
+from foldmark.calibrate.observers import Method
 from foldmark.cli.main import run
+from foldmark.errors import NotSupported
 from foldmark.proof.verify import verify
 from foldmark.recipes.quantize import quantize_model
-from foldmark.recipes.recipe import Override, TensorRange
+from foldmark.recipes.recipe import MethodName, Mode, Override, TensorCodes, TensorRange
 from foldmark.recipes.recipe_file import BUILT_IN, parse_recipe, recipe_text
 from foldmark.runtimes.batches import open_data
 from foldmark.runtimes.machine import machine
 from foldmark.runtimes.onnxruntime import Session
 from foldmark.runtimes.profile import NodeRun
 from foldmark.runtimes.timing import Interval
+from foldmark.surgery.activations import ActivationCodes
+from foldmark.tuning.costs import Costs
+from foldmark.tuning.reading import Reading
 from foldmark.tuning.repairs import Repair, explained_samples, find_repairs, repaired
 from foldmark.tuning.slow import Comparison, compared
 from foldmark.tuning.trial import Bench, Trial
@@ -53,6 +59,12 @@ def folder(tmp_path):
     labels = Session(model).run(feeds)["y"].argmax(1)
     np.savez(tmp_path / "d.npz", **feeds, labels=labels)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch):
+    """No test here asks how fast a model is: its speed is measured in no time."""
+    monkeypatch.setattr("foldmark.cli.tune.Bench", partial(Bench, seconds=0.02))
 
 
 def command(folder, *more, drop="0.02"):
@@ -118,6 +130,89 @@ def test_what_is_free_comes_first():
     again = repaired(recipe, (Repair("", "a", 0.2, 0.0, TensorRange("a", 0.0, 1.0)),))
     assert again.ranges == (TensorRange("a", 0.0, 1.0),)
     assert parse_recipe(recipe_text(recipe), "r") == recipe
+
+
+@pytest.fixture
+def joined(tmp_path):
+    """The folder of a network in which a joined tensor alone is at fault."""
+    model = nets.joined()
+    onnx.save(model, tmp_path / "m.onnx")
+    feeds = {"x": nets.random(200, 3, 8, 8, seed=9)}
+    labels = Session(model).run(feeds)["y"].argmax(1)
+    np.savez(tmp_path / "d.npz", **feeds, labels=labels)
+    return tmp_path
+
+
+WIDE = TensorCodes("t", ActivationCodes.UINT16)
+
+
+def test_sixteen_bits_where_float_does_not_reach(joined, monkeypatch, capsys):
+    """What a kernel joins is read from its codes, in float too: the tensor gets finer ones."""
+    # Leaving any operator in float is cheaper: half a millisecond to nearly two.
+    times = {f"{name}/conv": 1e-3 for name in (*nets.BRANCHES, "quiet", "loud")}
+    conversions = dict.fromkeys((*"xabt", "first", "second", "third"), 1e-4)
+    costs = Costs(times, 0.5, conversions, conversions)
+    monkeypatch.setattr("foldmark.tuning.repairs.measure_costs", lambda *_: costs)
+    # So small a network is slower on integers than in float: not what this is about.
+    monkeypatch.setattr("foldmark.tuning.tune.compare_products", lambda *_: Comparison(0, {}))
+    assert command(joined, "--json", str(joined / "t.json"), drop="0.06") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("The target holds with '1 tensor in 16 bits'")
+    row = next(line for line in out.splitlines() if line.startswith("t: uint16"))
+    assert row.split()[-1] == "yes"
+    # Three readers; the codes of t and the floats of what it is joined from, of itself and of
+    # three weights.
+    repairs = json.loads((joined / "t.json").read_text())["repairs"]
+    told = {each["repair"]: each for each in repairs}
+    assert told["t: uint16"]["milliseconds"] == pytest.approx(3 * 0.5 + 7 * 0.1)
+    assert told["t: uint16"]["saving"] > 0.9
+    assert all(each["saving"] < 0.1 for name, each in told.items() if name != "t: uint16")
+    recipe = parse_recipe((joined / "q.toml").read_text(), "q.toml")
+    assert recipe.codes == (WIDE,)
+    assert (recipe.ranges, recipe.overrides) == ((), ())
+    # The recipe makes the same bytes, and they run as well as the account expected.
+    printed = shlex.split(out[out.index("foldmark quantize") :].replace("\\\n", ""))
+    assert run([*printed[1:-1], str(joined / "again.onnx")]) == 0
+    assert (joined / "again.onnx").read_bytes() == (joined / "q.onnx").read_bytes()
+    arrays = dict(np.load(joined / "d.npz"))
+    static = quantize_model(joined / "m.onnx", BUILT_IN["static"], joined / "d.npz").model
+    before, after = (
+        (Session(each).run({"x": arrays["x"]})["y"].argmax(1) == arrays["labels"]).mean()
+        for each in (static, joined / "q.onnx")
+    )
+    assert after >= 0.94
+    assert before < 0.5
+
+
+def test_float_is_cheaper_where_it_does_the_same(folder):
+    """A tensor that is read as it is: its readers in float take it all away, conversions apart."""
+    model = onnx.load(folder / "m.onnx")
+    reading = Reading(model, BUILT_IN["static"])
+    costs = Costs({"hard/product": 1e-3}, 0.5, {"s": 1e-4}, {"s": 1e-4, "hard": 1e-4})
+    assert costs.in_float("hard/product") == pytest.approx(0.5)
+    assert costs.wide("s", reading) == pytest.approx(0.5 + 0.3)
+    assert reading.readers()["s"] == {"hard/product"}
+    assert not reading.readers(in_float="hard/product").get("s")
+
+
+def test_one_reader_in_float_still_reads_joined_codes():
+    reading = Reading(nets.joined(), BUILT_IN["static"])
+    assert reading.readers(in_float="first/conv")["t"] == reading.readers()["t"]
+    # Where one side of the join has no codes there are none to join: its other readers' are left.
+    assert reading.readers(in_float="quiet/conv")["t"] == {f"{n}/conv" for n in nets.BRANCHES}
+    assert [each.name for each in reading.around("a")] == ["quiet/conv"]
+    assert reading.joined("t") == ["a", "b"]
+
+
+def test_sixteen_bits_take_the_place_of_another_range():
+    ranged = Repair("", "t", 0.2, 0.0, TensorRange("t", -1.0, 2.0), frozenset({"b", "c"}))
+    wide = replace(ranged, change=WIDE)
+    made = repaired(BUILT_IN["static"], (ranged, wide))
+    assert (made.ranges, made.codes) == ((), (WIDE,))
+    floats = [replace(wide, change=Override(f"^{n}$", keep_float=True), products=frozenset(n))
+              for n in "bc"]  # fmt: skip
+    assert repaired(BUILT_IN["static"], (wide, *floats)).codes == ()
+    assert repaired(BUILT_IN["static"], (wide, floats[0])).codes == (WIDE,)
 
 
 def test_a_range_that_nothing_needs_any_more_is_left_out():
@@ -319,6 +414,52 @@ def test_goes_on_where_it_was_interrupted(folder, monkeypatch, capsys):
     capsys.readouterr()
 
 
+def test_interrupted_while_measuring_it_leaves_no_model_without_a_trial(
+    folder, monkeypatch, capsys
+):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    assert command(folder) == 0
+    before = sorted((folder / "q.onnx.trials").iterdir())
+    assert {each.suffix for each in before} == {".onnx", ".json"}
+    kept = next(each for each in before if each.suffix == ".json")
+    kept.unlink()
+    monkeypatch.setattr("foldmark.tuning.trial.measure_quality", interrupted)
+    assert command(folder, "--force") == 130
+    gone = {kept, kept.with_suffix(".onnx")}
+    assert sorted((folder / "q.onnx.trials").iterdir()) == sorted(set(before) - gone)
+    capsys.readouterr()
+
+
+def test_a_trial_that_failed_keeps_no_model(folder, monkeypatch):
+    """Where the model was written before that showed."""
+
+    def refused(*_, **__):
+        raise NotSupported("no")
+
+    monkeypatch.setattr("foldmark.tuning.trial.measure_quality", refused)
+    data = open_data(folder / "d.npz", onnx.load(folder / "m.onnx"))
+    trials = folder / "trials"
+    trials.mkdir()
+    trial = Bench(folder / "m.onnx", data, data, trials).run("static", BUILT_IN["static"])
+    assert trial.failure == "no"
+    assert [each.suffix for each in trials.iterdir()] == [".json"]
+
+
+def test_says_how_much_may_come_and_what_it_does(folder, capsys):
+    assert command(folder, drop="-1") == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told[0].startswith("At most ")
+    most = int(told[0].split()[2])
+    tried = [line for line in told if f" of at most {most}, " in line]
+    assert tried[0] == f"1 of at most {most}, dynamic:"
+    assert [int(line.split()[0]) for line in tried] == list(range(1, len(tried) + 1))
+    assert len(tried) <= most
+    quarters = [line for line in told if line.startswith("the account of")]
+    assert [line.split()[-2] for line in quarters][-1] == "100"
+
+
 def test_interrupted_before_the_first_trial_it_leaves_nothing(folder, monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -367,6 +508,27 @@ def test_the_score_comes_before_the_speed(folder, monkeypatch, speedup, found, c
     assert tuning.best.speed.value == max(
         trial.speed.value for trial in tuning.trials if trial.drop == chosen
     )
+
+
+def test_what_gains_nothing_is_not_kept(folder, monkeypatch):
+    """Steps that leave the score as it was are not built upon, however fast one happened to be."""
+    speeds = iter(range(1, 100))
+    seen = []
+
+    def measured(bench, step, recipe):
+        seen.append(recipe)
+        speed = float(next(speeds))
+        drop = 0.5 - 0.1 * (MethodName.SMOOTHQUANT in recipe.methods)
+        model = str(folder / "m.onnx")
+        return Trial(step, recipe, drop, "the drop", Interval(speed, speed, speed), 1, model)
+
+    monkeypatch.setattr(Bench, "run", measured)
+    monkeypatch.setattr("foldmark.tuning.tune.find_repairs", lambda *_: ())
+    data = open_data(str(folder / "d.npz"), onnx.load(folder / "m.onnx"))
+    tune(Bench(folder / "m.onnx", data, data, folder), Goal(0.01), folder / "q.onnx")
+    assert seen[-1].methods == (MethodName.SMOOTHQUANT, MethodName.MSE_CLIPPING)
+    assert seen[-1].observer.method is Method.MIN_MAX
+    assert seen[-1].mode is Mode.STATIC  # of the first rungs, the faster
 
 
 @pytest.mark.parametrize("drop", [0.01])

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from time import perf_counter
 
 import click
 
@@ -16,8 +17,10 @@ from foldmark.formats.onnx_file import read_model
 from foldmark.recipes.recipe_file import recipe_text
 from foldmark.runtimes.batches import open_data
 from foldmark.surgery.prepare import refuse_quantized
-from foldmark.tuning.trial import Bench
-from foldmark.tuning.tune import Goal, Step, Tuning, tune
+from foldmark.tuning.repairs import Repair
+from foldmark.tuning.trial import Bench, Trial
+from foldmark.tuning.tune import Goal, Tuning, tune
+from foldmark.tuning.watch import Step
 
 __all__ = ["command"]
 
@@ -105,7 +108,7 @@ def command(
     goal = Goal(max_drop, min_speedup)
     quiet = json_file == "-"
     try:
-        found = tune(bench, goal, output, None if quiet else _say)
+        found = tune(bench, goal, output, None if quiet else _Told(folder))
     finally:
         if not any(folder.iterdir()):
             folder.rmdir()  # it stopped before its first trial was kept
@@ -121,10 +124,44 @@ def command(
         )
 
 
-def _say(step: Step) -> None:
-    """Tell of a step as soon as it is measured, on standard error."""
-    trial = step.trial
-    click.echo(f"{trial.step}: {trial.failure or _gains(step)}", err=True)
+class _Told:
+    """Tells of a climb on standard error, as it goes.
+
+    Args:
+        folder: where trials are kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._most = self._tried = self._quarters = 0
+        self._began = 0.0
+
+    def planned(self, most: int) -> None:
+        """Say how much may come."""
+        self._most = most
+        click.echo(
+            f"At most {most} trials, each kept in {self._folder} as it is made; interrupted, the "
+            "same command goes on from there.",
+            err=True,
+        )
+
+    def begun(self, name: str) -> None:
+        """Say what is tried."""
+        self._tried += 1
+        self._began = perf_counter()
+        click.echo(f"{self._tried} of at most {self._most}, {name}:", err=True)
+
+    def ended(self, step: Step) -> None:
+        """Say what it gave and how long it took."""
+        seconds = perf_counter() - self._began
+        told = step.trial.failure or _gains(step)
+        click.echo(f"  {told}; {seconds:.0f} s", err=True)
+
+    def explaining(self, share: float) -> None:
+        """Say each quarter of the account."""
+        if share == 0 or int(4 * share) > self._quarters:
+            self._quarters = int(4 * share)
+            click.echo(f"the account of what moved the score: {100 * share:.0f} %", err=True)
 
 
 def _gains(step: Step) -> str:
@@ -168,6 +205,11 @@ def _text(found: Tuning, goal: Goal, output: Path, again: str) -> str:
     ]
     expected = [step for step in found.steps if step.promise is not None]
     parts += [f"{step.trial.step}: {_expected(step)}" for step in expected]
+    if found.repairs:
+        parts.append(
+            "Repairs, most saving per millisecond first, as the account expected them\n"
+            + table(_REPAIR_COLUMNS, [_repair(each, best) for each in found.repairs[:_REPAIRS]])
+        )
     failed = [trial for trial in found.trials if trial.failure]
     parts += [f"{trial.step}: {trial.failure}" for trial in failed]
     if found.blame:
@@ -201,6 +243,16 @@ def _row(step: Step) -> tuple[str, ...]:
     return (trial.step, drop, speed, size)
 
 
+_REPAIR_COLUMNS = ("repair", "of the change", "ms a run", "in the result")
+_REPAIRS = 10  # that are listed
+
+
+def _repair(repair: Repair, best: Trial) -> tuple[str, ...]:
+    taken = repair.change in (*best.recipe.overrides, *best.recipe.ranges, *best.recipe.codes)
+    saving, cost = f"{100 * repair.saving:.1f} %", f"{repair.milliseconds:.2g}"
+    return (repair.words, saving, cost, "yes" if taken else "")
+
+
 def _expected(step: Step) -> str:
     promise, trial, base = step.promise, step.trial, step.base
     assert promise is not None
@@ -220,6 +272,10 @@ def _document(found: Tuning) -> dict[str, object]:
         "best": found.best.step,
         "recipe": recipe_text(found.best.recipe),
         "blame": list(found.blame),
+        "repairs": [
+            {"repair": each.words, "saving": each.saving, "milliseconds": each.milliseconds}
+            for each in found.repairs
+        ],
         "trials": [
             {
                 "step": trial.step,

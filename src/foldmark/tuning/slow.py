@@ -1,7 +1,7 @@
 """Operators that integers make slower: by the profiler's times, beside those of the float model."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,9 @@ from foldmark.recipes.recipe import Override, Recipe
 from foldmark.runtimes.profile import NodeRun, all_nodes
 from foldmark.surgery.editor import Editor
 from foldmark.surgery.products import Product, find_product
-from foldmark.tuning.repairs import Repair, escaped, repaired, touching
+from foldmark.tuning.costs import owner
+from foldmark.tuning.reading import escaped, touching
+from foldmark.tuning.repairs import Repair, repaired
 from foldmark.tuning.trial import Bench, Trial
 
 __all__ = ["Comparison", "compare_products", "compared", "in_float"]
@@ -66,7 +68,7 @@ def compared(
     unchanged = {node.name for node in all_nodes(model)} - products
     after: dict[str, float] = defaultdict(float)
     for each in other:
-        readers = owners.get(_owner(each.name, owners), [])
+        readers = owners.get(owner(each.name, owners), [])
         if each.name not in unchanged:
             for name in readers:
                 after[name] += each.seconds / len(readers)
@@ -80,16 +82,6 @@ def _in_float(model: onnx.ModelProto) -> set[str]:
     scopes = Editor(model).scopes()
     found = [find_product(node, scope) for scope in scopes for node in scope.graph.node]
     return {each.name for each in found if isinstance(each, Product)}
-
-
-def _owner(name: str, known: Mapping[str, object]) -> str:
-    """Return the tensor or product that an executed node's name begins with.
-
-    Quantizing and ONNX Runtime name what they add after it: `x_QuantizeLinear`, `product_quant`.
-    """
-    while name not in known and "_" in name:
-        name = name.rpartition("_")[0]
-    return name
 
 
 def in_float(recipe: Recipe, names: Sequence[str]) -> Recipe:

@@ -92,21 +92,39 @@ class Bench:
             found = self._read(kept)
             if found is not None:
                 return found
+        path = self.folder / f"{key}.onnx"
         try:
-            trial = self._measure(step, recipe, self.folder / f"{key}.onnx")
-        except (NotSupported, NothingQuantized, InvalidRecipe) as error:
-            nothing = Interval(0.0, 0.0, 0.0)
-            trial = Trial(step, recipe, float("inf"), "", nothing, 0, "", error.sentence())
-        self._write(kept, trial)
+            trial = self._tried(step, recipe, path)
+            self._write(kept, trial)
+        except BaseException:
+            _forget(path)  # interrupted: no trial tells of this model
+            raise
         return trial
 
-    def executed(self, model: onnx.ModelProto, folder: Path, *, runs: int) -> tuple[NodeRun, ...]:
+    def _tried(self, step: str, recipe: Recipe, path: Path) -> Trial:
+        try:
+            return self._measure(step, recipe, path)
+        except (NotSupported, NothingQuantized, InvalidRecipe) as error:
+            _forget(path)
+            nothing = Interval(0.0, 0.0, 0.0)
+            return Trial(step, recipe, float("inf"), "", nothing, 0, "", error.sentence())
+
+    def executed(
+        self,
+        model: onnx.ModelProto,
+        folder: Path,
+        *,
+        runs: int,
+        optimization: Optimization = Optimization.EXTENDED,
+    ) -> tuple[NodeRun, ...]:
         """Return what was executed of a model on the first batch, under the profiler.
 
         Args:
             model: the float model or a quantized one.
             folder: where its external data lies.
             runs: runs that are timed.
+            optimization: how far the graph may be rewritten; all of it would rename what
+                changes its layout.
         """
         return execute(
             model,
@@ -114,7 +132,7 @@ class Bench:
             runs=runs,
             threads=self.threads,
             folder=folder,
-            optimization=Optimization.EXTENDED,  # all of them would rename what changes its layout
+            optimization=optimization,
         ).nodes
 
     def _first_batch(self) -> Mapping[str, Array]:
@@ -179,8 +197,11 @@ class Bench:
     def _write(self, path: Path, trial: Trial) -> None:
         document = asdict(trial) | {"schema": SCHEMA, "recipe": recipe_text(trial.recipe)}
         beside = path.with_suffix(f".{os.getpid()}")
-        beside.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        beside.replace(path)
+        try:
+            beside.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
 
     def _read(self, path: Path) -> Trial | None:
         """Return a kept trial; None for a damaged one, which is then measured again."""
@@ -194,6 +215,12 @@ class Bench:
         except (ValueError, KeyError, TypeError, FoldmarkError):
             return None
         return trial if not trial.model or Path(trial.model).is_file() else None
+
+
+def _forget(model: Path) -> None:
+    """Remove a model and the file that its weights may lie in."""
+    for each in (model, Path(f"{model}.data")):
+        each.unlink(missing_ok=True)
 
 
 def _source(score: ScoreFunction | None) -> str:

@@ -11,7 +11,7 @@ from foldmark.calibrate.observers import Method
 from foldmark.errors import FoldmarkError, NotSupported
 from foldmark.exact.tools.onnxruntime import ONNXRUNTIME_WEIGHT_INT8_REDUCED
 from foldmark.formats.onnx_file import read_model
-from foldmark.recipes.recipe import MethodName, Mode, Recipe, TensorRange
+from foldmark.recipes.recipe import MethodName, Mode, Recipe
 from foldmark.recipes.recipe_file import BUILT_IN, recipe_text
 from foldmark.recipes.save import save_model
 from foldmark.runtimes.machine import machine
@@ -19,8 +19,9 @@ from foldmark.runtimes.profile import all_nodes
 from foldmark.tuning.repairs import Repair, find_repairs, repaired
 from foldmark.tuning.slow import compare_products, in_float
 from foldmark.tuning.trial import Bench, Trial
+from foldmark.tuning.watch import Promise, Silence, Step, Watch
 
-__all__ = ["Goal", "Promise", "Step", "Tuning", "tune"]
+__all__ = ["Goal", "Tuning", "tune"]
 
 _LARGEST_REPAIR = 32
 _TIMED = 5  # runs by which the slowest operators are told
@@ -50,34 +51,6 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Promise:
-    """What a step was tried for.
-
-    Attributes:
-        saving: part of the measured change that the account expects it to take away.
-        milliseconds: what it is expected to cost in every run.
-    """
-
-    saving: float
-    milliseconds: float
-
-
-@dataclass(frozen=True)
-class Step:
-    """A trial and what it is to be compared with.
-
-    Attributes:
-        trial: what was measured.
-        base: the trial whose recipe it changes; None for a first rung.
-        promise: what the account expected of it; None where it was not asked.
-    """
-
-    trial: Trial
-    base: Trial | None = None
-    promise: Promise | None = None
-
-
-@dataclass(frozen=True)
 class Tuning:
     """What the ladder led to.
 
@@ -88,12 +61,15 @@ class Tuning:
         reached: whether the goal holds.
         blame: what holds the best trial back, worst first, when the goal is not reached or the
             trial is slower than float.
+        repairs: what the account suggested, most saving per millisecond first, whether it was
+            tried or not; empty where the account was not asked.
     """
 
     steps: tuple[Step, ...]
     best: Trial
     reached: bool
     blame: tuple[str, ...]
+    repairs: tuple[Repair, ...] = ()
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -101,24 +77,24 @@ class Tuning:
         return tuple(step.trial for step in self.steps)
 
 
-def tune(
-    bench: Bench, goal: Goal, output: Path, report: Callable[[Step], None] | None = None
-) -> Tuning:
+def tune(bench: Bench, goal: Goal, output: Path, watch: Watch | None = None) -> Tuning:
     """Climb until the goal holds; write the best model and the recipe that makes it.
 
     The cheap rungs first: dynamic and static, both, so that the faster of two good ones is
     taken; then other ranges, then methods, each kept when it helps; then what the account names
-    gets another range or is left in float, those that save most per millisecond first. All these
-    mend the score: where speed alone is missing they are not tried. Where the best is too slow,
-    or slower than float, what takes longer on integers than in float is left in float.
+    gets another range or 16 bits or is left in float, those that save most per millisecond first.
+    All these mend the score: where speed alone is missing they are not tried. Where the best is
+    too slow, or slower than float, what takes longer on integers than in float is left in float.
 
     Raises NotSupported when no recipe could be followed at all.
     """
-    climb = _Climb(bench, goal, report)
+    climb = _Climb(bench, goal, watch or Silence())
     model = read_model(bench.float_model)
-    for step, recipe in _first_rungs(model):
+    rungs, improvements = list(_first_rungs(model)), list(_improvements(model))
+    climb.watch.planned(len(rungs) + len(improvements) + _LARGEST_REPAIR.bit_length() + 1)
+    for step, recipe in rungs:
         climb.try_recipe(step, recipe)
-    for step, change in _improvements(model):
+    for step, change in improvements:
         if climb.wants_score():
             climb.improve(step, change)
     blame = _repair(climb, model) if climb.wants_score() else ()
@@ -134,15 +110,16 @@ def tune(
         blame = (*blame, *_slowest(bench, best))
     _deliver(best, output)
     content = climb.reached() and best.speed.high >= 1
-    return Tuning(tuple(climb.steps), best, climb.reached(), () if content else blame)
+    told = () if content else blame
+    return Tuning(tuple(climb.steps), best, climb.reached(), told, climb.repairs)
 
 
 class _Climb:
     """The trials so far and the best of them."""
 
-    def __init__(self, bench: Bench, goal: Goal, report: Callable[[Step], None] | None) -> None:
-        self.bench, self.goal, self.steps = bench, goal, list[Step]()
-        self._report = report
+    def __init__(self, bench: Bench, goal: Goal, watch: Watch) -> None:
+        self.bench, self.goal, self.watch, self.steps = bench, goal, watch, list[Step]()
+        self.repairs: tuple[Repair, ...] = ()
         self._aside: list[Trial] = []
 
     def best(self) -> Trial | None:
@@ -155,10 +132,19 @@ class _Climb:
         return min(made, key=lambda trial: (trial.drop, -trial.speed.value), default=None)
 
     def base(self) -> Trial | None:
-        """The trial to improve: of those fast enough, the fastest with the least drop."""
+        """The trial to improve: of those fast enough, the one with the least drop.
+
+        Of equal ones that which was tried first, and of the first rungs the faster: a change
+        that gained nothing is not kept.
+        """
         made = self._made()
         fast = [trial for trial in made if trial.speed.value >= self.goal.min_speedup]
-        return min(fast or made, key=lambda trial: (trial.drop, -trial.speed.value), default=None)
+        order = {id(step.trial): i for i, step in enumerate(self.steps) if step.base is not None}
+        return min(
+            fast or made,
+            key=lambda trial: (trial.drop, order.get(id(trial), -1), -trial.speed.value),
+            default=None,
+        )
 
     def _made(self) -> list[Trial]:
         trials = [step.trial for step in self.steps]
@@ -191,10 +177,10 @@ class _Climb:
         self, name: str, recipe: Recipe, base: Trial | None = None, promise: Promise | None = None
     ) -> Trial:
         """Measure a recipe, or read what an earlier run measured."""
+        self.watch.begun(name)
         step = Step(self.bench.run(name, recipe), base, promise)
         self.steps.append(step)
-        if self._report is not None:
-            self._report(step)
+        self.watch.ended(step)
         return step.trial
 
     def improve(self, step: str, change: Callable[[Recipe], Recipe | None]) -> None:
@@ -243,15 +229,16 @@ def _repair(climb: _Climb, model: onnx.ModelProto) -> tuple[str, ...]:
     base = climb.base()
     assert base is not None
     try:
-        repairs = find_repairs(climb.bench, base, model)
+        repairs = climb.repairs = find_repairs(climb.bench, base, model, climb.watch.explaining)
     except FoldmarkError as error:
         return (f"the account could not be taken: {error.sentence()}",)
     count = 1
     while repairs and not climb.reached() and count <= _LARGEST_REPAIR:
         chosen = repairs[:count]
+        made = repaired(base.recipe, chosen)
         climb.try_recipe(
-            _in_words(chosen),
-            replace(repaired(base.recipe, chosen), name=f"{len(chosen)} repairs"),
+            _in_words(base.recipe, made),
+            replace(made, name=f"{len(chosen)} repairs"),
             base=base,
             promise=Promise(
                 min(1.0, sum(each.saving for each in chosen)),
@@ -294,25 +281,28 @@ def _slowest(bench: Bench, trial: Trial) -> tuple[str, ...]:
     )
 
 
-def _in_words(chosen: tuple[Repair, ...]) -> str:
-    ranges = sum(isinstance(each.change, TensorRange) for each in chosen)
-    floats = len(chosen) - ranges
+def _in_words(before: Recipe, after: Recipe) -> str:
+    """Return what repairs made of a recipe."""
+    ranges = len(set(after.ranges) - set(before.ranges))
+    wide = len(after.codes) - len(before.codes)
+    floats = len(after.overrides) - len(before.overrides)
     parts = [f"{ranges} other range{'s' * (ranges > 1)}"] * bool(ranges)
+    parts += [f"{wide} tensor{'s' * (wide > 1)} in 16 bits"] * bool(wide)
     parts += [f"{floats} operator{'s' * (floats > 1)} in float"] * bool(floats)
     return ", ".join(parts)
 
 
 def _deliver(trial: Trial, output: Path) -> None:
-    """Copy the best model to the output, with its recipe beside it; each whole or not at all."""
-    beside = output.with_name(f".{output.name}.new")
+    """Copy the best model to the output, with its recipe beside it; both whole or not at all."""
+    model, recipe = (output.with_name(f".{output.name}.{end}") for end in ("new", "toml"))
     try:
+        recipe.write_text(recipe_text(trial.recipe), encoding="utf-8")
         if Path(f"{trial.model}.data").exists():
             save_model(read_model(Path(trial.model)), output)  # its weights lie in a second file
         else:
-            shutil.copyfile(trial.model, beside)
-            beside.replace(output)
-        recipe = output.with_suffix(".toml")
-        beside.write_text(recipe_text(trial.recipe), encoding="utf-8")
-        beside.replace(recipe)
+            shutil.copyfile(trial.model, model)
+            model.replace(output)
+        recipe.replace(output.with_suffix(".toml"))
     finally:
-        beside.unlink(missing_ok=True)
+        for each in (model, recipe):
+            each.unlink(missing_ok=True)
