@@ -98,3 +98,45 @@ def test_what_the_machine_refuses_is_one_line(
     error = capfd.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["diff", "a.onnx"], "missing argument 'B'; see foldmark diff --help"),
+        (["verify", "q.onnx", "--speed"], "no such option"),
+        (["calibrate", "m.onnx", "a.npz", "-o", "r.json"], "unexpected extra argument (a.npz)"),
+        (["inspect"], "missing argument"),
+        (["calibrate", "m.onnx", "-o", "r.json", "--bits", "99"], "99 is not in the range"),
+    ],
+)
+def test_words_that_no_command_takes_are_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("foldmark: ")
+    assert said in line
+    assert line.endswith(f"; see foldmark {words[0]} --help")
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["calibrate", "m", "-o", "r", "--data", "a.npz", "--data", "b.npz"], "--data"),
+        (["quantize", "m", "-o", "a", "--output", "b"], "--output"),
+    ],
+)
+def test_an_option_of_one_value_given_twice_is_refused(
+    words: list[str], option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == 2
+    assert f"{option} is given twice" in capsys.readouterr().err
+
+
+def test_options_of_many_values_and_flags_may_be_repeated(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["calibrate", "m.onnx", "-o", "r.json", "--tensor", "a", "--tensor", "b"]
+    assert run([*words, "--force", "--force"]) == 2
+    assert "given twice" not in capsys.readouterr().err

@@ -51,7 +51,7 @@ def nothing_left(folder):
 def test_modes(folder, capsys, options):
     assert quantize(folder, *options) == 0
     out = capsys.readouterr().out
-    assert out.startswith("1 operators quantized")
+    assert out.startswith("1 operator quantized")
     assert max(map(len, out.splitlines())) <= 80
     made = onnx.load(folder / "q.onnx")
     (entry,) = [each for each in made.metadata_props if each.key == "foldmark.recipe"]

@@ -15,6 +15,7 @@ from foldmark.cli.output_option import check_output, progress
 from foldmark.cli.verify_text import table
 from foldmark.errors import NoData
 from foldmark.formats.onnx_file import read_model
+from foldmark.report.words import counted
 from foldmark.runtimes.batches import open_data
 
 __all__ = ["command"]
@@ -127,7 +128,8 @@ def _text(found: Calibration, observer: Observer, held: Calibration | None, outp
         for name in widest[:_SHOWN]
     ]
     parts = [
-        f"{len(ranges)} ranges from {found.samples} samples in {found.batches} batches, "
+        f"{counted(len(ranges), 'range')} from {counted(found.samples, 'sample')} in "
+        f"{counted(found.batches, 'batch', 'batches')}, "
         f"written to {output}.",
         table(("activation, widest first", "low", "high", "values"), rows),
     ]

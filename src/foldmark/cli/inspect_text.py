@@ -4,7 +4,7 @@ import textwrap
 
 from foldmark.compare.inspection import Inspection, TensorReport
 from foldmark.formats.stored import StoredTensor
-from foldmark.report.words import printable
+from foldmark.report.words import byte_text, printable
 
 __all__ = ["cut", "text"]
 
@@ -29,7 +29,7 @@ def _quantized(inspection: Inspection) -> list[TensorReport]:
 def _verdict(inspection: Inspection) -> str:
     artefact, quantized = inspection.artefact, _quantized(inspection)
     name = printable(artefact.path.name)
-    size = _bytes(artefact.size)
+    size = byte_text(artefact.size)
     warnings = len(inspection.warnings) + sum(len(r.warnings) for r in inspection.reports)
     if not quantized:
         count = len(artefact.tensors)
@@ -52,13 +52,6 @@ def _verdict(inspection: Inspection) -> str:
         warnings, f"{warnings} warnings below."
     )
     return textwrap.fill(f"{sentence}. {told}", _WIDTH)
-
-
-def _bytes(count: int) -> str:
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"
 
 
 def _scheme(tensor: StoredTensor) -> str:

@@ -54,11 +54,29 @@ class _CommandTable(click.Group):
         command: click.Command = import_module(module).command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            _refuse_repeated(command, click.Context(command, ctx, name), rest)
+        return name, command, rest
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         if not COMMANDS:
             return
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+def _refuse_repeated(command: click.Command, ctx: click.Context, arguments: list[str]) -> None:
+    """Raise UsageError for an option given twice that takes one value: click keeps the last."""
+    _, _, order = command.make_parser(ctx).parse_args(list(arguments))
+    given = [each for each in order if isinstance(each, click.Option)]
+    for option in given:
+        takes_many = option.multiple or option.is_flag or option.count
+        if given.count(option) > 1 and not takes_many:
+            raise click.UsageError(f"{option.opts[-1]} is given twice and takes one value", ctx)
 
 
 @click.group(
@@ -110,7 +128,7 @@ def _run(arguments: Sequence[str]) -> int:
         click.echo("foldmark: interrupted; nothing half written", err=True)
         return 130
     except click.ClickException as error:
-        error.show()
+        _show_misuse(error)
         return 2
     except click.exceptions.Exit as finished:
         return finished.exit_code
@@ -119,6 +137,17 @@ def _run(arguments: Sequence[str]) -> int:
         _drop_what_is_unwritten()
         return 0
     return result if isinstance(result, int) else 0
+
+
+def _show_misuse(error: click.ClickException) -> None:
+    """Print in one line what was wrong with the words given, and where to read how they go."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return
+    said = " ".join(error.format_message().split()).rstrip(".?")
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
+    where = f"; see {ctx.command_path} --help" if ctx else ""
+    click.echo(f"foldmark: {said[:1].lower()}{said[1:]}{where}", err=True)
 
 
 def _drop_what_is_unwritten() -> None:

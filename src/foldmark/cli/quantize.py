@@ -16,6 +16,7 @@ from foldmark.recipes.quantize import quantize_model
 from foldmark.recipes.recipe import Form, MethodName, Mode, Recipe
 from foldmark.recipes.recipe_file import BUILT_IN, find_recipe, recipe_text
 from foldmark.recipes.save import save_model
+from foldmark.report.words import byte_text, counted
 from foldmark.runtimes.batches import DataLike, open_data
 from foldmark.surgery.account import Account
 from foldmark.surgery.activations import ActivationCodes
@@ -181,8 +182,8 @@ def _stored_bytes(path: Path) -> int:
 def _text(account: Account, recipe: Recipe, source: Path, output: Path) -> str:
     before, after = _stored_bytes(source), _stored_bytes(output)
     parts = [
-        f"{len(account.done)} operators quantized by recipe {recipe.name!r}; "
-        f"{before / 1e6:.2f} MB -> {after / 1e6:.2f} MB, written to {output}.",
+        f"{counted(len(account.done), 'operator')} quantized by recipe {recipe.name!r}; "
+        f"{byte_text(before)} -> {byte_text(after)}, written to {output}.",
         table(
             ("quantized", "operators"),
             [(f"{operator}: {how}", str(n)) for operator, how, n in account.ways()],

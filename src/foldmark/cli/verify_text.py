@@ -210,6 +210,8 @@ def _where(proof: Proof) -> str:
 
 
 def _megabytes(size: int) -> str:
+    if size < 1e5:
+        return f"{size / 1e6:.2g}"
     return f"{size / 1e6:.2f}" if size < 1e8 else f"{size / 1e6:.0f}"
 
 

@@ -8,6 +8,7 @@ from textwrap import fill
 from foldmark.graphs.sites import Site, SiteKind
 
 __all__ = [
+    "byte_text",
     "counted",
     "fitted",
     "number",
@@ -45,9 +46,17 @@ def percent(share: float, places: int = 1) -> str:
     return f"{share * 100:.{places}f} %"
 
 
-def counted(count: int, noun: str) -> str:
-    """Return "1 site", "12 sites"."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def counted(count: int, noun: str, nouns: str = "") -> str:
+    """Return "1 site", "12 sites"; `nouns` is the plural where an s alone does not make it."""
+    return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
+
+
+def byte_text(count: int) -> str:
+    """Return "704 bytes", "97.8 MB"."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return counted(count, "byte")
 
 
 def fitted(text: str, width: int) -> str:
