@@ -531,6 +531,54 @@ def test_what_gains_nothing_is_not_kept(folder, monkeypatch):
     assert seen[-1].mode is Mode.STATIC  # of the first rungs, the faster
 
 
+def trials_of(found, folder, monkeypatch):
+    """Let trials measure what is given by recipe: (drop, speed), of static with 7 bits last."""
+
+    def measured(bench, step, recipe):
+        mended = recipe.rule != "onnxruntime"
+        drop, speed = found["mended" if mended else recipe.mode.value]
+        interval = Interval(speed, speed - 0.01, speed + 0.01)
+        model = str(folder / "m.onnx")
+        return Trial(step, recipe, drop, "the drop", interval, 1, model, known_to=0.004)
+
+    here = replace(machine(), saturates=True)
+    monkeypatch.setattr("foldmark.tuning.tune.machine", lambda: here)
+    monkeypatch.setattr("foldmark.tuning.tune.find_repairs", lambda *_: ())
+    monkeypatch.setattr(Bench, "run", measured)
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "mended"),
+    [(0.99, True), (1.15, True), (1.25, False)],  # half of static's gain is 0.2
+)
+def test_a_rung_that_gains_nothing_is_no_reason_to_stop(folder, monkeypatch, dynamic, mended):
+    """Where static is surely faster, it is mended though dynamic keeps the score."""
+    found = {"dynamic": (0.0, dynamic), "static": (0.02, 1.4), "mended": (0.001, 1.39)}
+    trials_of(found, folder, monkeypatch)
+    data = open_data(str(folder / "d.npz"), onnx.load(folder / "m.onnx"))
+    tuning = tune(Bench(folder / "m.onnx", data, data, folder), Goal(0.005), folder / "q.onnx")
+    assert tuning.reached
+    assert tuning.best.speed.value == (1.39 if mended else dynamic)
+    assert len(tuning.trials) == 2 + mended
+    assert tuning.blame == ()
+
+
+@pytest.mark.parametrize(("drop", "fine"), [("0.001", True), ("0.005", False)])
+def test_a_target_finer_than_the_samples_tell(folder, monkeypatch, capsys, drop, fine):
+    found = dict.fromkeys(("dynamic", "static", "mended"), (0.0, 1.5))
+    trials_of(found, folder, monkeypatch)
+    assert command(folder, drop=drop) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert ("the drop is known to ±0.004: a target of 0.001 is met or missed by" in out) == fine
+
+
+def test_what_holds_it_back_is_never_left_open(folder, monkeypatch, capsys):
+    """Nor where the account finds nothing that harms."""
+    trials_of(dict.fromkeys(("dynamic", "static", "mended"), (0.1, 1.5)), folder, monkeypatch)
+    assert command(folder, drop="0.05") == 1
+    assert "What holds it back: no error that the account could name" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("drop", [0.01])
 def test_a_residual_network_needs_one_rung(tmp_path, drop):
     model = residual_network()

@@ -215,6 +215,11 @@ def _text(found: Tuning, goal: Goal, output: Path, again: str) -> str:
     if found.blame:
         why = "It is slower than float" if found.reached else "What holds it back"
         parts.append(f"{why}: {', '.join(found.blame)}.")
+    if 0 <= goal.max_drop < best.known_to:
+        parts.append(
+            f"On these samples the drop is known to ±{best.known_to:.2g}: a target of "
+            f"{goal.max_drop:g} is met or missed by chance; more samples would tell."
+        )
     if goal.max_drop < 0 and not found.reached:
         parts.append(
             "A drop below zero asks for more than float gives: quantizing gains by chance."
@@ -262,7 +267,8 @@ def _expected(step: Step) -> str:
     )
     if base is None or not trial.model or base.drop <= 0:
         return f"{told}."
-    return f"{told}; the drop fell by {100 * (1 - trial.drop / base.drop):.0f} %."
+    less = 1 - trial.drop / base.drop
+    return f"{told}; the drop {'fell' if less >= 0 else 'rose'} by {100 * abs(less):.0f} %."
 
 
 def _document(found: Tuning) -> dict[str, object]:
@@ -281,6 +287,7 @@ def _document(found: Tuning) -> dict[str, object]:
                 "step": trial.step,
                 "drop": trial.drop if trial.model else None,
                 "measure": trial.measure,
+                "known_to": trial.known_to,
                 "speed": {
                     "value": trial.speed.value,
                     "low": trial.speed.low,

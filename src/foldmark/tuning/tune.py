@@ -24,6 +24,7 @@ from foldmark.tuning.watch import Promise, Silence, Step, Watch
 __all__ = ["Goal", "Tuning", "tune"]
 
 _LARGEST_REPAIR = 32
+_WORTHWHILE = 0.5  # of what the fastest trial gains: what gains less is no reason to stop
 _TIMED = 5  # runs by which the slowest operators are told
 _SEVEN_BITS = ONNXRUNTIME_WEIGHT_INT8_REDUCED
 
@@ -98,6 +99,8 @@ def tune(bench: Bench, goal: Goal, output: Path, watch: Watch | None = None) -> 
         if climb.wants_score():
             climb.improve(step, change)
     blame = _repair(climb, model) if climb.wants_score() else ()
+    if climb.reached():
+        blame = ()  # what was missing of the score is there
     if climb.wants_speed():
         blame = (*blame, *_leave_slow(climb, model))
     best = climb.best()
@@ -138,7 +141,7 @@ class _Climb:
         that gained nothing is not kept.
         """
         made = self._made()
-        fast = [trial for trial in made if trial.speed.value >= self.goal.min_speedup]
+        fast = [trial for trial in made if trial.speed.value >= self._least_speed()]
         order = {id(step.trial): i for i, step in enumerate(self.steps) if step.base is not None}
         return min(
             fast or made,
@@ -161,10 +164,23 @@ class _Climb:
     def wants_score(self) -> bool:
         """Return whether a better score is what keeps the goal from holding."""
         made = self._made()
-        if not made or self.reached():
+        if not made or any(self.is_enough(trial) for trial in made):
             return False
-        fast = any(trial.speed.value >= self.goal.min_speedup for trial in made)
+        fast = any(trial.speed.value >= self._least_speed() for trial in made)
         return fast or not any(self.goal.keeps_score(trial) for trial in made)
+
+    def is_enough(self, trial: Trial) -> bool:
+        """Return whether a trial reaches the goal and is worthwhile beside the fastest."""
+        return self.goal.holds(trial) and trial.speed.value >= self._least_speed()
+
+    def _least_speed(self) -> float:
+        """The speed below which a trial is neither improved nor a reason to stop.
+
+        A dynamic model whose convolutions stay in float keeps any score, and gains nothing: where
+        another trial is surely faster than float, half of what it gains is asked for.
+        """
+        gains = [trial.speed.value - 1 for trial in self._made() if trial.speed.low > 1]
+        return max(self.goal.min_speedup, 1 + _WORTHWHILE * max(gains) if gains else 0.0)
 
     def wants_speed(self) -> bool:
         """Return whether the best trial is too slow, or surely slower than float."""
@@ -233,10 +249,10 @@ def _repair(climb: _Climb, model: onnx.ModelProto) -> tuple[str, ...]:
     except FoldmarkError as error:
         return (f"the account could not be taken: {error.sentence()}",)
     count = 1
-    while repairs and not climb.reached() and count <= _LARGEST_REPAIR:
+    while repairs and climb.wants_score() and count <= _LARGEST_REPAIR:
         chosen = repairs[:count]
         made = repaired(base.recipe, chosen)
-        climb.try_recipe(
+        trial = climb.try_recipe(
             _in_words(base.recipe, made),
             replace(made, name=f"{len(chosen)} repairs"),
             base=base,
@@ -245,9 +261,11 @@ def _repair(climb: _Climb, model: onnx.ModelProto) -> tuple[str, ...]:
                 sum(each.milliseconds for each in chosen),
             ),
         )
-        if len(chosen) == len(repairs):
+        if len(chosen) == len(repairs) or climb.goal.holds(trial):
             break
         count *= 2
+    if not repairs:
+        return ("no error that the account could name: what is left may be chance",)
     worst = sorted(repairs, key=lambda repair: -repair.saving)
     return tuple(dict.fromkeys(repair.blame for repair in worst))[:3]
 
