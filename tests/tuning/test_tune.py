@@ -457,7 +457,9 @@ def test_says_how_much_may_come_and_what_it_does(folder, capsys):
     assert [int(line.split()[0]) for line in tried] == list(range(1, len(tried) + 1))
     assert len(tried) <= most
     quarters = [line for line in told if line.startswith("the account of")]
-    assert [line.split()[-2] for line in quarters][-1] == "100"
+    shares = [int(line.split()[-2]) for line in quarters]
+    assert (shares[0], shares[-1]) == (0, 100)
+    assert len(shares) <= 5
 
 
 def test_interrupted_before_the_first_trial_it_leaves_nothing(folder, monkeypatch, capsys):
@@ -549,7 +551,7 @@ def trials_of(found, folder, monkeypatch):
 
 @pytest.mark.parametrize(
     ("dynamic", "mended"),
-    [(0.99, True), (1.15, True), (1.25, False)],  # half of static's gain is 0.2
+    [(0.99, True), (1.18, True), (1.195, False)],  # half of static's gain is 0.2, ± 0.01
 )
 def test_a_rung_that_gains_nothing_is_no_reason_to_stop(folder, monkeypatch, dynamic, mended):
     """Where static is surely faster, it is mended though dynamic keeps the score."""

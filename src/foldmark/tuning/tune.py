@@ -170,8 +170,8 @@ class _Climb:
         return fast or not any(self.goal.keeps_score(trial) for trial in made)
 
     def is_enough(self, trial: Trial) -> bool:
-        """Return whether a trial reaches the goal and is worthwhile beside the fastest."""
-        return self.goal.holds(trial) and trial.speed.value >= self._least_speed()
+        """Return whether a trial reaches the goal and isn't surely worthless beside the fastest."""
+        return self.goal.holds(trial) and trial.speed.high >= self._least_speed()
 
     def _least_speed(self) -> float:
         """The speed below which a trial is neither improved nor a reason to stop.
@@ -244,6 +244,7 @@ def _repair(climb: _Climb, model: onnx.ModelProto) -> tuple[str, ...]:
     """Follow ever more of the account's repairs; return who is to blame."""
     base = climb.base()
     assert base is not None
+    climb.watch.explaining(0.0)
     try:
         repairs = climb.repairs = find_repairs(climb.bench, base, model, climb.watch.explaining)
     except FoldmarkError as error:
