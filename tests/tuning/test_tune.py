@@ -61,10 +61,17 @@ def folder(tmp_path):
     return tmp_path
 
 
+class Even(Bench):
+    """A bench on which everything is as fast as float: what is tried depends on no clock."""
+
+    def run(self, step, recipe):
+        return replace(super().run(step, recipe), speed=Interval(1.0, 1.0, 1.0))
+
+
 @pytest.fixture(autouse=True)
-def _short(monkeypatch):
-    """No test here asks how fast a model is: its speed is measured in no time."""
-    monkeypatch.setattr("foldmark.cli.tune.Bench", partial(Bench, seconds=0.02))
+def _even(monkeypatch):
+    """No test here asks how fast a model is: its speed is measured in no time, and not used."""
+    monkeypatch.setattr("foldmark.cli.tune.Bench", partial(Even, seconds=0.02))
 
 
 def command(folder, *more, drop="0.02"):
@@ -102,7 +109,7 @@ def test_the_account_names_what_to_leave_in_float(folder):
     data = open_data(folder / "d.npz", model)
     trials = folder / "trials"
     trials.mkdir()
-    bench = Bench(folder / "m.onnx", data, data, trials, seconds=0.05)
+    bench = Even(folder / "m.onnx", data, data, trials, seconds=0.05)
     found = tune(bench, Goal(-1.0), folder / "q.onnx")  # a goal that nothing reaches
     assert not found.reached
     repairs = [step for step in found.steps if step.promise is not None]
@@ -310,7 +317,7 @@ def test_weights_of_seven_bits_where_pairs_saturate(folder, monkeypatch, saturat
     here = replace(machine(), saturates=saturates)
     monkeypatch.setattr("foldmark.tuning.tune.machine", lambda: here)
     data = open_data(folder / "d.npz", onnx.load(folder / "m.onnx"))
-    bench = Bench(folder / "m.onnx", data, data, folder, seconds=0.01)
+    bench = Even(folder / "m.onnx", data, data, folder, seconds=0.01)
     found = tune(bench, Goal(0.02), folder / "q.onnx")
     names = [trial.step for trial in found.trials]
     assert names.index("7-bit weights" if saturates else "ranges by mse") == 2
@@ -588,7 +595,7 @@ def test_a_residual_network_needs_one_rung(tmp_path, drop):
     labelled = held_out(300)
     data = open_data({"image": labelled["image"]}, read, labelled["labels"])
     calibration = open_data({"image": images()[0][:64]}, read)
-    bench = Bench(model, data, calibration, tmp_path, seconds=0.05)
+    bench = Even(model, data, calibration, tmp_path, seconds=0.05)
     found = tune(bench, Goal(drop), tmp_path / "q.onnx")
     assert found.reached
     assert found.best.drop <= drop
@@ -601,7 +608,7 @@ def test_branches(tmp_path):
     model = onnx.load(branches())
     data = open_data(samples(16), model)
     found = tune(
-        Bench(branches(), data, data, tmp_path, seconds=0.05), Goal(0.5), tmp_path / "q.onnx"
+        Even(branches(), data, data, tmp_path, seconds=0.05), Goal(0.5), tmp_path / "q.onnx"
     )
     assert [trial.step for trial in found.trials] == ["dynamic", "static"]
     assert found.reached
