@@ -27,6 +27,7 @@ from foldmark.runtimes.profile import NodeRun
 from foldmark.runtimes.timing import Interval
 from foldmark.surgery.activations import ActivationCodes
 from foldmark.tuning.costs import Costs
+from foldmark.tuning.kept import kept_repairs
 from foldmark.tuning.reading import Reading
 from foldmark.tuning.repairs import Repair, explained_samples, find_repairs, repaired
 from foldmark.tuning.slow import Comparison, compared
@@ -421,6 +422,46 @@ def test_goes_on_where_it_was_interrupted(folder, monkeypatch, capsys):
     capsys.readouterr()
 
 
+def test_an_account_is_taken_once(folder, monkeypatch, capsys):
+    """Interrupted among its repairs, a run goes on with the same in the same order."""
+
+    def interrupted(bench, step, recipe):
+        if recipe.name == "2 repairs":
+            raise KeyboardInterrupt
+        return run_trial(bench, step, recipe)
+
+    run_trial = Even.run
+    with monkeypatch.context() as patched:
+        patched.setattr(Even, "run", interrupted)
+        assert command(folder, drop="-1") == 130
+    (kept,) = (folder / "q.onnx.trials").glob("*.repairs")
+    capsys.readouterr()
+    assert command(folder, "--json", str(folder / "t.json"), drop="-1") == 1
+    assert "the account of what moved" not in capsys.readouterr().err
+    document = json.loads((folder / "t.json").read_text())
+    steps = [trial["step"] for trial in document["trials"]]
+    assert sum("in float" in step for step in steps) > 1
+    # What was read is what was found; a damaged file is found again.
+    kept.write_text("damaged")
+    assert command(folder, "--json", str(folder / "u.json"), "--force", drop="-1") == 1
+    assert "the account of what moved" in capsys.readouterr().err
+    again = json.loads((folder / "u.json").read_text())
+    assert [each["repair"] for each in again["repairs"]] == [
+        each["repair"] for each in document["repairs"]
+    ]
+    assert again["blame"] == document["blame"]
+
+
+@pytest.mark.parametrize(
+    "change", [WIDE, TensorRange("t", -1.0, 2.5), Override("^a\\.b$", keep_float=True)]
+)
+def test_kept_repairs_are_read_as_they_were(tmp_path, change):
+    trial = Trial("s", BUILT_IN["static"], 0, "", Interval(1, 1, 1), 1, str(tmp_path / "k.onnx"))
+    repair = Repair("words", "blame", 0.25, 1.5, change, frozenset({"b", "a"}))
+    assert kept_repairs(trial, lambda: (repair,)) == (repair,)
+    assert kept_repairs(trial, tuple) == (repair,)
+
+
 def test_interrupted_while_measuring_it_leaves_no_model_without_a_trial(
     folder, monkeypatch, capsys
 ):
@@ -429,7 +470,7 @@ def test_interrupted_while_measuring_it_leaves_no_model_without_a_trial(
 
     assert command(folder) == 0
     before = sorted((folder / "q.onnx.trials").iterdir())
-    assert {each.suffix for each in before} == {".onnx", ".json"}
+    assert {each.suffix for each in before} == {".onnx", ".json", ".repairs"}
     kept = next(each for each in before if each.suffix == ".json")
     kept.unlink()
     monkeypatch.setattr("foldmark.tuning.trial.measure_quality", interrupted)

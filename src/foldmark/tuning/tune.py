@@ -16,6 +16,7 @@ from foldmark.recipes.recipe_file import BUILT_IN, recipe_text
 from foldmark.recipes.save import save_model
 from foldmark.runtimes.machine import machine
 from foldmark.runtimes.profile import all_nodes
+from foldmark.tuning.kept import kept_repairs
 from foldmark.tuning.repairs import Repair, find_repairs, repaired
 from foldmark.tuning.slow import compare_products, in_float
 from foldmark.tuning.trial import Bench, Trial
@@ -244,9 +245,13 @@ def _repair(climb: _Climb, model: onnx.ModelProto) -> tuple[str, ...]:
     """Follow ever more of the account's repairs; return who is to blame."""
     base = climb.base()
     assert base is not None
-    climb.watch.explaining(0.0)
+
+    def find() -> tuple[Repair, ...]:
+        climb.watch.explaining(0.0)
+        return find_repairs(climb.bench, base, model, climb.watch.explaining)
+
     try:
-        repairs = climb.repairs = find_repairs(climb.bench, base, model, climb.watch.explaining)
+        repairs = climb.repairs = kept_repairs(base, find)
     except FoldmarkError as error:
         return (f"the account could not be taken: {error.sentence()}",)
     count = 1
