@@ -16,7 +16,7 @@ MODELS = [
 @pytest.mark.parametrize("build", MODELS)
 def test_sums_to_the_file(build, tmp_path):
     path = small.saved(build(), tmp_path / "m.onnx")
-    account = account_of(onnx.load(path), path)
+    account = account_of(path)
     assert sum(each.size for each in account.lines) == account.total == path.stat().st_size
     assert sum(each.size for each in account.kept_float) == account.of(Role.FLOATS)
 
@@ -33,7 +33,7 @@ def test_sums_to_the_file(build, tmp_path):
 )
 def test_roles(build, expected, tmp_path):
     path = small.saved(build(), tmp_path / "m.onnx")
-    account = account_of(onnx.load(path), path)
+    account = account_of(path)
     roles = (Role.CODES, Role.SCALES, Role.ZERO_POINTS, Role.FLOATS)
     assert tuple(account.of(role) for role in roles) == expected
 
@@ -43,7 +43,7 @@ def test_external_data_counts(tmp_path):
     onnx.save(
         small.float_matmul(), path, save_as_external_data=True, location="w.bin", size_threshold=0
     )
-    account = account_of(onnx.load(path, load_external_data=False), path)
+    account = account_of(path)
     assert account.total == path.stat().st_size + (tmp_path / "w.bin").stat().st_size
     assert account.of(Role.FLOATS) == 4 * 64 * 32
     assert sum(each.size for each in account.lines) == account.total
@@ -56,7 +56,7 @@ def test_values_outside_raw_data_count(tmp_path):
     tensor.ClearField("raw_data")
     tensor.float_data.extend(values)
     path = small.saved(built, tmp_path / "m.onnx")
-    account = account_of(onnx.load(path), path)
+    account = account_of(path)
     assert sum(each.size for each in account.lines) == path.stat().st_size
     assert 4 * 64 * 32 <= account.of(Role.FLOATS) <= 4 * 64 * 32 + 8
 
@@ -73,6 +73,6 @@ def test_reason_for_float(node, name, reason, tmp_path):
     stored = {"w": small.weight()} | ({"i": np.arange(3)} if "i" in inputs else {})
     built = small.model([small.helper.make_node(operator, inputs, ["y"], "n")], stored)
     path = small.saved(built, tmp_path / "m.onnx")
-    (kept,) = account_of(built, path).kept_float
+    (kept,) = account_of(path).kept_float
     assert kept.largest == name
     assert reason in kept.reason

@@ -63,6 +63,14 @@ def test_json(files, capsys):
     assert found["data"]["samples"] == 32
 
 
+def test_weights_beside_the_model_are_part_of_its_size(files, capsys):
+    path = files / "float.onnx"
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    assert run(arguments(files, "dynamic", "--json", "-", "--batch-sizes", "4")) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["size"]["float_bytes"] == path.stat().st_size + (files / "w.bin").stat().st_size
+
+
 def test_markdown(files, capsys):
     assert run(arguments(files, "dynamic", "--markdown")) == 0
     out = capsys.readouterr().out

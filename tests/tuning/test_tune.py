@@ -372,6 +372,20 @@ def test_other_data_are_other_trials(folder, monkeypatch, capsys):
     capsys.readouterr()
 
 
+def test_a_change_of_weights_beside_the_model_is_seen(folder, capsys):
+    model = folder / "m.onnx"
+    onnx.save(
+        onnx.load(model), model, save_as_external_data=True, location="m.bin", size_threshold=0
+    )
+    assert command(folder) == 0
+    first = len(list((folder / "q.onnx.trials").glob("*.json")))
+    weights = np.fromfile(folder / "m.bin", np.float32)
+    (weights * np.float32(1.5)).tofile(folder / "m.bin")
+    assert command(folder, "--force") == 0
+    assert len(list((folder / "q.onnx.trials").glob("*.json"))) > first
+    capsys.readouterr()
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

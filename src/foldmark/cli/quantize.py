@@ -10,8 +10,7 @@ from foldmark.cli.data_option import DATA_HELP, parse_data
 from foldmark.cli.observer_option import observer_from, observer_options
 from foldmark.cli.output_option import check_output, progress
 from foldmark.cli.verify_text import table, wrapped
-from foldmark.formats.onnx_file import read_mapped, read_model
-from foldmark.formats.onnx_tensor import external_entries, is_external, model_tensors
+from foldmark.formats.onnx_file import model_files, read_model
 from foldmark.recipes.quantize import quantize_model
 from foldmark.recipes.recipe import Form, MethodName, Mode, Recipe
 from foldmark.recipes.recipe_file import BUILT_IN, find_recipe, recipe_text
@@ -169,18 +168,10 @@ def _named_by(mode: Mode | None, bits: str | None) -> str:
     return "static" if mode is None else mode.value
 
 
-def _stored_bytes(path: Path) -> int:
-    """Return the size of a model with the weights that lie in other files."""
-    size = path.stat().st_size
-    for tensor in model_tensors(read_mapped(path)):
-        place = external_entries(tensor) if is_external(tensor) else {}
-        if place and Path(place["location"]) != path.resolve():
-            size += int(place["length"])
-    return size
-
-
 def _text(account: Account, recipe: Recipe, source: Path, output: Path) -> str:
-    before, after = _stored_bytes(source), _stored_bytes(output)
+    before, after = (
+        sum(each.stat().st_size for each in model_files(path)) for path in (source, output)
+    )
     parts = [
         f"{counted(len(account.done), 'operator')} quantized by recipe {recipe.name!r}; "
         f"{byte_text(before)} -> {byte_text(after)}, written to {output}.",

@@ -13,9 +13,14 @@ from google.protobuf.message import DecodeError
 from foldmark.errors import FileUnreadable, FormatNotRecognised, HostileFile, TruncatedFile
 from foldmark.formats.onnx_external import IN_MEMORY, Own, resolve_external
 from foldmark.formats.onnx_mapped import EVERYWHERE, LARGE, Buffer, without_weights
-from foldmark.formats.onnx_tensor import check_inline, is_external, model_tensors
+from foldmark.formats.onnx_tensor import (
+    check_inline,
+    external_entries,
+    is_external,
+    model_tensors,
+)
 
-__all__ = ["ModelSource", "read_in_place", "read_mapped", "read_model"]
+__all__ = ["ModelSource", "model_files", "read_in_place", "read_mapped", "read_model"]
 
 ModelSource: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -99,6 +104,17 @@ def read_in_place(path: Path, least: int = LARGE) -> onnx.ModelProto:
     data, own = _file_bytes(path, _mapped), _own(path)
     data = without_weights(data, own.location, least, EVERYWHERE)
     return _parse(data, path.parent, str(path), in_memory=-1, own=own)
+
+
+def model_files(path: Path) -> tuple[Path, ...]:
+    """Return the file of a model and, after it by name, those beside it that hold its weights.
+
+    Raises:
+        FileUnreadable, FormatNotRecognised, TruncatedFile, HostileFile: as `read_model`.
+    """
+    tensors = model_tensors(read_mapped(path))
+    places = {external_entries(each)["location"] for each in tensors if is_external(each)}
+    return (path, *sorted(map(Path, places - {str(path.resolve())})))
 
 
 def _own(path: Path) -> Own:

@@ -9,9 +9,10 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto
 
+from foldmark.formats.onnx_file import model_files, read_mapped
 from foldmark.runtimes.profile import all_graphs, all_nodes
 
-__all__ = ["Bytes", "KeptFloat", "Role", "SizeAccount", "account_of", "external_paths"]
+__all__ = ["Bytes", "KeptFloat", "Role", "SizeAccount", "account_of"]
 
 
 class Role(Enum):
@@ -116,9 +117,10 @@ _NORMALIZATIONS = {"LayerNormalization", "BatchNormalization", "SkipLayerNormali
 Use = tuple[onnx.NodeProto, int]
 
 
-def account_of(model: onnx.ModelProto, path: Path) -> SizeAccount:
-    """Account for the bytes of the file at `path`, whose parsed content is `model`."""
-    total = path.stat().st_size + sum(each.stat().st_size for each in external_paths(model, path))
+def account_of(path: Path) -> SizeAccount:
+    """Account for the bytes of the model at `path` and of the files that hold weights of it."""
+    total = sum(each.stat().st_size for each in model_files(path))
+    model = read_mapped(path)
     uses = _uses(model)
     scales = _applied_scales(model)
     sizes: dict[Role, int] = defaultdict(int)
@@ -137,16 +139,6 @@ def account_of(model: onnx.ModelProto, path: Path) -> SizeAccount:
         for why, them in kept.items()
     ]
     return SizeAccount(total, lines, tuple(sorted(floats, key=lambda each: -each.size)))
-
-
-def external_paths(model: onnx.ModelProto, path: Path) -> set[Path]:
-    """Return the files beside `path` that hold weights."""
-    return {
-        path.parent / entry.value
-        for _, tensor in _stored(model)
-        for entry in tensor.external_data
-        if entry.key == "location" and (path.parent / entry.value).is_file()
-    }
 
 
 def _stored(model: onnx.ModelProto) -> Iterator[tuple[str, TensorProto]]:

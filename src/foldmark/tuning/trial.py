@@ -15,6 +15,7 @@ import onnxruntime
 
 import foldmark
 from foldmark.errors import FoldmarkError, InvalidRecipe, NothingQuantized, NotSupported
+from foldmark.formats.onnx_file import model_files
 from foldmark.proof.quality import ScoreFunction, measure_quality
 from foldmark.proof.verify import drop_of
 from foldmark.recipes.quantize import quantize_model
@@ -162,7 +163,7 @@ class Bench:
             samples=self.batch_size,
             seconds=self.seconds,
         )
-        size = path.stat().st_size
+        size = sum(each.stat().st_size for each in model_files(path))
         return Trial(step, recipe, drop, measure, speed.ratio, size, str(path), known_to=known_to)
 
     def _key(self, recipe: Recipe) -> str:
@@ -170,8 +171,7 @@ class Bench:
         facts = (
             *(each.__version__ for each in (foldmark, onnxruntime, np)),
             recipe_text(recipe),
-            self.float_model.stat().st_size,
-            self.float_model.stat().st_mtime_ns,
+            *self._changes_of_float,
             self._seen,
             self.score_name,
             _source(self.score),
@@ -180,6 +180,12 @@ class Bench:
             self.batch_size,
         )
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+    @cached_property
+    def _changes_of_float(self) -> tuple[tuple[int, int], ...]:
+        """Size and time of the last change of every file of the float model."""
+        found = (each.stat() for each in model_files(self.float_model))
+        return tuple((each.st_size, each.st_mtime_ns) for each in found)
 
     @cached_property
     def _seen(self) -> str:
