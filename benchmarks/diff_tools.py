@@ -38,8 +38,10 @@ from benchmarks.decisive import decisive_weights
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file, save_file
 
-from foldmark.compare.diff import Diff, TensorDiff, diff_artefacts, fit_match
+from foldmark.compare.diff import Diff, diff_artefacts
 from foldmark.compare.matching import tolerant
+from foldmark.compare.searching import fit_match
+from foldmark.compare.tensor_diff import TensorDiff
 from foldmark.exact.catalog import FLOAT32
 from foldmark.exact.rule import Rule
 from foldmark.formats.opening import open_artefact

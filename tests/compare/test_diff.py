@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from foldmark.cli.main import run
 from foldmark.compare import diff as diff_module
-from foldmark.compare import sampling
+from foldmark.compare import sampling, searching
 from foldmark.compare.align import align, canonical_name
 from foldmark.compare.diff import Diff, diff_artefacts
 from foldmark.errors import ModelsDiffer, NothingQuantized
@@ -262,7 +262,7 @@ def test_samples_say_what_all_numbers_say(
     monkeypatch.setattr(diff_module, "_FULL", 0)
     monkeypatch.setattr(sampling, "_WHOLE", 0)
     monkeypatch.setattr(sampling, "_ELEMENTS", 1 << 10)
-    monkeypatch.setattr(diff_module, "_HEAD", 1 << 11)
+    monkeypatch.setattr(searching, "_HEAD", 1 << 11)
     some = compared(*files)
     assert [t.match.left.name for t in some.tensors] == [t.match.left.name for t in whole.tensors]
     for one, other in zip(some.tensors, whole.tensors, strict=True):

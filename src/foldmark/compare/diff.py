@@ -5,100 +5,28 @@ of billions of weights are sampled first, and searched where most differs. Witho
 sides are compared with each other, and each shows what its codes and scales alone betray.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from math import lcm
 
-import numpy as np
-
-from foldmark.compare.agreement import Agreement, Form, Witness, form_of, names_in_common
+from foldmark.compare.agreement import Agreement, Form, Witness, names_in_common
 from foldmark.compare.align import Alignment, Match, align
-from foldmark.compare.arrangement import PLAIN
-from foldmark.compare.blocks import shared_scales
-from foldmark.compare.difference import FieldDifference, differences
-from foldmark.compare.fit import Fit, fit_tensor
-from foldmark.compare.mixing import FLOAT
 from foldmark.compare.modules import module_paths
-from foldmark.compare.sampling import Block, Sampler, arranged, block_of
+from foldmark.compare.sampling import Sampler
+from foldmark.compare.searching import search_heads, search_whole, turned
+from foldmark.compare.tensor_diff import TensorDiff, compare_all, compare_some
 from foldmark.compare.traces import find_traces
 from foldmark.errors import ModelsDiffer, NothingQuantized
 from foldmark.formats.stored import Artefact, StoredTensor
 from foldmark.formats.values import Array
 
-__all__ = ["CodeDifference", "Diff", "TensorDiff", "diff_artefacts", "fit_match", "turned"]
+__all__ = ["Diff", "diff_artefacts"]
 
-# Tensors searched in full for each pair of schemes; the rest is compared number by number.
-_SEARCHED = 2
 # Of files up to so many weights every number is compared; of larger ones a sample of each weight.
 _FULL = 1 << 26
-# Rules are then searched on about so many numbers, or on a whole weight of at most so many.
-_HEAD, _LARGEST = 1 << 19, 1 << 25
-_PIECE = 1 << 20
 # Without the float model so many weights are asked what their own codes show.
 _TRACED = 4
 _WIDE = ("int32", "int64", "uint32")
-
-
-@dataclass(frozen=True)
-class CodeDifference:
-    """How many codes differ, and the first that does.
-
-    Attributes:
-        count: codes that differ, zero points taken off.
-        total: codes compared.
-        index: the first that differs; None when none does.
-        left, right: the two codes there, zero points taken off.
-        weight: the float weight there, None when unknown.
-        left_exact, right_exact: that weight in steps of each side's scale.
-    """
-
-    count: int
-    total: int
-    index: tuple[int, ...] | None = None
-    left: int = 0
-    right: int = 0
-    weight: float | None = None
-    left_exact: float | None = None
-    right_exact: float | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class TensorDiff:
-    """One weight in both files.
-
-    Attributes:
-        match: the two tensors.
-        codes: how their codes differ; None when codes can't be compared one by one.
-        left, right: each side's rule; None where it was not searched.
-        fields: decisions made differently; of a searched tensor only.
-        distance: root mean square between the two sides' numbers, relative to the left's.
-        left_error, right_error: root mean square against the float weights, relative to them;
-            None without the float model.
-        original: the tensor beside its float original; None without.
-        sampled: of how many places all this was seen; None for all.
-    """
-
-    match: Match
-    codes: CodeDifference | None
-    left: Fit | None
-    right: Fit | None
-    fields: tuple[FieldDifference, ...]
-    distance: float
-    left_error: float | None
-    right_error: float | None
-    original: Match | None
-    sampled: int | None = None
-
-    @property
-    def forms(self) -> tuple[Form, ...]:
-        """What it has in common with weights whose rules are most likely the same."""
-        return tuple(form_of(stored) for stored in (self.match.left, *self.match.right))
-
-    @property
-    def evidence(self) -> str:
-        """How the float original was found, "" without."""
-        return "" if self.original is None else self.original.evidence
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,9 +97,10 @@ def diff_artefacts(
     originals = _originals(kept, original, sampler)
     pairs = [(match, originals.get(match.left.name)) for match in kept]
     if sum(match.left.elements for match in kept) <= _FULL:
-        heard = tensors = _all_of_each(pairs, progress)
+        heard = tensors = search_whole(_compared(pairs, compare_all, progress))
     else:
-        tensors = _samples_first(pairs, sampler, progress)
+        some = partial(compare_some, sampler=sampler)
+        tensors = search_heads(_compared(pairs, some, progress))
         heard = [tensor for tensor in tensors if tensor.left is not None]
     agreed = names_in_common(_witnesses(heard, 0)), names_in_common(_witnesses(heard, 1))
     missing = tuple(m.left.name for m in kept if original and m.left.name not in originals)
@@ -188,52 +117,17 @@ def _traces(tensors: list[TensorDiff], side: int) -> tuple[str, ...]:
     return tuple(words for words in said if words)
 
 
-_Progress = Callable[[int, int], None] | None
-_Pairs = list[tuple[Match, Match | None]]
-
-
-def _all_of_each(pairs: _Pairs, progress: _Progress) -> list[TensorDiff]:
-    """Compare every number, and search the rules of the first weights of each pair of schemes.
-
-    Those that differ go first: they hold what shows in what.
-    """
+def _compared(
+    pairs: Sequence[tuple[Match, Match | None]],
+    compare: Callable[[Match, Match | None], TensorDiff],
+    progress: Callable[[int, int], None] | None,
+) -> list[TensorDiff]:
+    """Compare each weight, told how far it is."""
     tensors = []
     for place, (match, original) in enumerate(pairs):
-        tensors.append(_compare(match, original))
+        tensors.append(compare(match, original))
         if progress is not None:
             progress(place + 1, len(pairs))
-    searched: dict[tuple[Form, ...], int] = {}
-    for place in sorted(range(len(tensors)), key=lambda k: tensors[k].distance == 0):
-        match, original = pairs[place]
-        key = tensors[place].forms
-        if original is not None and searched.get(key, 0) < _SEARCHED:
-            tensors[place] = _searched(tensors[place], *fit_match(match, original.load_right()))
-            searched[key] = searched.get(key, 0) + 1
-    return tensors
-
-
-def _samples_first(pairs: _Pairs, sampler: Sampler, progress: _Progress) -> list[TensorDiff]:
-    """Compare a sample of every weight, then search the rules where most differs.
-
-    Rules are searched on the first rows alone, where a block of scales lies within them.
-    """
-    tensors = []
-    for place, (match, original) in enumerate(pairs):
-        tensors.append(_sampled(match, original, sampler))
-        if progress is not None:
-            progress(place + 1, len(pairs))
-    searched: dict[tuple[Form, ...], int] = {}
-    for place in sorted(range(len(tensors)), key=lambda k: -_change(tensors[k])):
-        match, original = pairs[place]
-        key = tensors[place].forms
-        if original is None or searched.get(key, 0) >= _SEARCHED:
-            continue
-        searched[key] = searched.get(key, 0) + 1
-        heads = _heads(match, original)
-        if heads is not None:
-            tensors[place] = _searched(tensors[place], *fit_match(heads[0], heads[1].load_right()))
-        elif match.left.elements <= _LARGEST:
-            tensors[place] = _searched(tensors[place], *fit_match(match, original.load_right()))
     return tensors
 
 
@@ -256,39 +150,6 @@ def _exact(tensor: TensorDiff, stored: StoredTensor) -> Array | None:
     if stored is tensor.match.left:
         return weights
     return turned(weights, stored.shape, tensor.match)
-
-
-def _change(tensor: TensorDiff) -> float:
-    if tensor.left_error is None or tensor.right_error is None:
-        return tensor.distance
-    return abs(tensor.left_error - tensor.right_error)
-
-
-def _searched(tensor: TensorDiff, one: Fit | None, other: Fit | None) -> TensorDiff:
-    fields = tensor.fields
-    if one is not None and other is not None:
-        with np.errstate(all="ignore"):
-            fields = differences(one, other, shared_scales(tensor.match))
-    return replace(tensor, left=one, right=other, fields=fields)
-
-
-def _heads(match: Match, original: Match) -> tuple[Match, Match] | None:
-    """Return the first rows of three tensors that lie alike; None where that can't be read."""
-    if not (match.arrangement.is_plain and original.arrangement.is_plain):
-        return None
-    if len(match.right) != 1 or len(original.right) != 1:
-        return None
-    tensors = (match.left, match.right[0], original.right[0])
-    if len(match.left.shape) != 2 or any(tensor.walk_axis for tensor in tensors):
-        return None
-    rows, columns = match.left.shape
-    step = lcm(*(tensor.walk_step for tensor in tensors))
-    count = min(rows, -(-_HEAD // columns // step) * step)
-    blocks = [t.layout.block for t in tensors if t.layout.block is not None]
-    if any(block[0] > 1 and count % block[0] for block in blocks):
-        return None
-    left, right, exact = (replace(t, shape=(count, columns)) for t in tensors)
-    return Match(left, (right,), PLAIN, ""), Match(left, (exact,), PLAIN, "")
 
 
 def _weights(artefact: Artefact) -> tuple[StoredTensor, ...]:
@@ -321,127 +182,3 @@ def _left_over(sides: Alignment) -> tuple[tuple[StoredTensor, ...], tuple[Stored
         for side in (sides.left_over, sides.right_over)
     ]
     return only[0], only[1]
-
-
-def _compare(match: Match, original: Match | None) -> TensorDiff:
-    """Compare every number of a weight."""
-    with np.errstate(all="ignore"):
-        one = block_of(match.left.load())
-        other = arranged([block_of(part.load()) for part in match.right], match.arrangement)
-        weights = None if original is None else original.load_right()
-    return _measured(match, original, (one, other), weights, None)
-
-
-def _sampled(match: Match, original: Match | None, sampler: Sampler) -> TensorDiff:
-    """Compare some numbers of a weight."""
-    sides = [(match.right, match.arrangement)]
-    if original is not None:
-        sides.append((original.right, original.arrangement))
-    crossed = any(sampler.crosses(match.left, parts, way) for parts, way in sides)
-    found = [sampler.pair(match.left, parts, way, crossed=crossed) for parts, way in sides]
-    if found[0] is None:
-        return _compare(match, original)
-    one, other, rows, columns = found[0]
-    weights = None
-    if len(found) > 1 and found[1] is not None:
-        exact = found[1][1].numbers
-        weights = exact if exact.shape == one.numbers.shape else None
-    return _measured(match, original, (one, other), weights, (rows, columns))
-
-
-def _measured(
-    match: Match,
-    original: Match | None,
-    blocks: tuple[Block, Block],
-    weights: Array | None,
-    places: tuple[Array, Array] | None,
-) -> TensorDiff:
-    one, other = blocks
-    with np.errstate(all="ignore"):
-        return TensorDiff(
-            match,
-            _code_difference(one, other, weights, places) if len(match.right) == 1 else None,
-            None,
-            None,
-            _left_in_float(match),
-            _relative(one.numbers, other.numbers, one.numbers),
-            None if weights is None else _relative(one.numbers, weights, weights),
-            None if weights is None else _relative(other.numbers, weights, weights),
-            original,
-            None if places is None or one.numbers.size == match.left.elements else one.numbers.size,
-        )
-
-
-def _left_in_float(match: Match) -> tuple[FieldDifference, ...]:
-    """Return the decision of a weight that only one side quantizes."""
-    sides = (match.left.layout.is_quantized, _is_quantized(match.right))
-    if sides[0] == sides[1]:
-        return ()
-    one, other = ("quantized" if side else "float" for side in sides)
-    return (FieldDifference(FLOAT, one, other),)
-
-
-def _relative(one: Array, other: Array, reference: Array) -> float:
-    """Return the root mean square of a difference over that of a reference."""
-    flat = [np.ascontiguousarray(array).reshape(-1) for array in (one, other, reference)]
-    off = size = 0.0
-    for start in range(0, flat[0].size, _PIECE):
-        a, b, c = (array[start : start + _PIECE].astype(np.float64) for array in flat)
-        off += float(np.dot(a - b, a - b))
-        size += float(np.dot(c, c))
-    count = max(1, flat[0].size)
-    return float(np.sqrt(off / size)) if size else float(np.sqrt(off / count))
-
-
-def fit_match(match: Match, weights: Array) -> tuple[Fit | None, Fit | None]:
-    """Search the rules of both sides; None for a side that no rule can be searched of.
-
-    Args:
-        match: the two tensors.
-        weights: their float original in the left one's layout.
-    """
-    with np.errstate(all="ignore"):  # scales of zero, weights of NaN: compared, not judged
-        left = fit_tensor(match.left, weights) if match.left.layout.is_quantized else None
-        if len(match.right) != 1 or not match.right[0].layout.is_quantized:
-            return left, None
-        right = match.right[0]
-        own = turned(weights, right.shape, match)
-        return left, None if own is None else fit_tensor(right, own)
-
-
-def turned(weights: Array, shape: tuple[int, ...], match: Match) -> Array | None:
-    """Bring weights from the left tensor's layout into the right one's."""
-    places = np.arange(int(np.prod(shape))).reshape(shape)
-    arranged = match.arrange(places)
-    if arranged.size != places.size:
-        return None
-    moved = np.empty(places.size, weights.dtype)
-    moved[arranged.reshape(-1)] = weights.reshape(-1)
-    return moved.reshape(shape)
-
-
-def _code_difference(
-    one: Block, other: Block, weights: Array | None, places: tuple[Array, Array] | None
-) -> CodeDifference | None:
-    """Compare codes one by one, their zero points taken off."""
-    left, right = one.codes, other.codes
-    if left is None or right is None or left.shape != right.shape:
-        return None
-    differs = left != right
-    count = int(np.count_nonzero(differs))
-    if not count:
-        return CodeDifference(0, left.size)
-    first = np.unravel_index(int(np.argmax(differs)), left.shape)
-    index = tuple(int(i) for i in first)
-    if places is not None and index:
-        rows, columns = places
-        moved = [int(rows[index[0]]), *index[1:]]
-        if columns.size and len(moved) == 2:
-            moved[1] = int(columns[index[1]])
-        index = tuple(moved)
-    found = CodeDifference(count, left.size, index, int(left[first]), int(right[first]))
-    if weights is None or one.steps is None or other.steps is None:
-        return found
-    weight = float(weights[first])
-    exact = [weight / s if s else None for s in (float(b[first]) for b in (one.steps, other.steps))]
-    return replace(found, weight=weight, left_exact=exact[0], right_exact=exact[1])

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from foldmark.compare.diff import Diff, TensorDiff, fit_match, turned
+from foldmark.compare.diff import Diff
 from foldmark.compare.fit import Fit
 from foldmark.compare.mixing import Made, Mixture, Whole, closest_rules, explains, rules_of
 from foldmark.compare.observed import codes_format
 from foldmark.compare.residuals import Suspect
+from foldmark.compare.searching import fit_match, turned
+from foldmark.compare.tensor_diff import TensorDiff
 from foldmark.formats.stored import StoredTensor
 from foldmark.formats.values import Array, Values
 

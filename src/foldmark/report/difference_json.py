@@ -1,8 +1,9 @@
 """A comparison as a JSON document, schema foldmark.diff/1: fields may be added, never renamed."""
 
-from foldmark.compare.diff import Diff, TensorDiff
+from foldmark.compare.diff import Diff
 from foldmark.compare.fit import Fit
 from foldmark.compare.prices import Prices
+from foldmark.compare.tensor_diff import TensorDiff
 
 __all__ = ["to_json"]
 

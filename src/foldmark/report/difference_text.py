@@ -7,10 +7,11 @@ from textwrap import wrap
 
 from foldmark.compare.account import describe_rule, open_fields
 from foldmark.compare.agreement import Form, form_of
-from foldmark.compare.diff import Diff, TensorDiff
+from foldmark.compare.diff import Diff
 from foldmark.compare.difference import FieldDifference
 from foldmark.compare.mixing import FLOAT
 from foldmark.compare.prices import Price, Prices
+from foldmark.compare.tensor_diff import TensorDiff
 from foldmark.formats.stored import StoredTensor
 from foldmark.report.difference_words import doing
 from foldmark.report.words import counted, fitted, number, percent, printable, wrapped
