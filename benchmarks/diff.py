@@ -29,8 +29,9 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from foldmark.compare.decisions import Whole, features_of, whole_rule
 from foldmark.compare.diff import diff_artefacts
-from foldmark.compare.mixing import Whole, features_of, rules_of, whole_rule
+from foldmark.compare.mixing import rules_of
 from foldmark.compare.tensor_diff import TensorDiff
 from foldmark.exact.catalog import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT8_NARROW
 from foldmark.exact.rounding import Rounding

@@ -14,8 +14,8 @@ from tests.formats.seeds import seed_files, write_files
 
 from foldmark.cli.main import run
 from foldmark.compare import extremes as extremes_module
-from foldmark.compare import inspection as inspection_module
 from foldmark.compare import records as records_module
+from foldmark.compare import survey as survey_module
 from foldmark.compare import tally as tally_module
 from foldmark.compare import traces as traces_module
 from foldmark.compare.inspection import (
@@ -209,7 +209,7 @@ def test_records_tell_what_values_tell(
     reports = []
     with np.errstate(all="ignore"):
         for small in (0, 1 << 40):
-            monkeypatch.setattr(inspection_module, "_SMALL", small)
+            monkeypatch.setattr(survey_module, "_SMALL", small)
             reports.append(inspect_tensor(tensor))
             monkeypatch.setattr(records_module, "_COMPILE_FROM", 1 << 40)
         scale = tensor.load().scale
@@ -238,7 +238,7 @@ def test_records_tell_what_values_tell(
 
 def test_large_tensors_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large tensors are summed up while they are read; a byte between the samples tells."""
-    monkeypatch.setattr(inspection_module, "_SMALL", 0)
+    monkeypatch.setattr(survey_module, "_SMALL", 0)
     monkeypatch.setattr(records_module, "_PIECE_BYTES", 1000)
     raw = RNG.integers(0, 256, (64, 16 * 34), dtype=np.uint8)
     other = raw.copy()
@@ -263,8 +263,8 @@ def test_pieces_do_not_change_the_report(
     codes[33, 5] = -128
     scale = RNG.random(scale_shape).astype(np.float32) + 0.1
     whole = quantized(file, codes, scale)
-    monkeypatch.setattr(inspection_module, "_PIECE", 128)
-    monkeypatch.setattr(inspection_module, "_STRETCH", stretch)
+    monkeypatch.setattr(survey_module, "_PIECE", 128)
+    monkeypatch.setattr(survey_module, "_STRETCH", stretch)
     monkeypatch.setattr(traces_module, "_SAMPLE", 128)
     in_pieces = inspect_tensor(whole.tensor)
     assert (in_pieces.codes, in_pieces.scales) == (whole.codes, whole.scales)
@@ -289,7 +289,7 @@ def test_a_row_that_rules_is_found_in_whatever_stretch(
 ) -> None:
     codes = RNG.integers(-3, 4, (40, 64)).astype(np.int8)
     codes[33] = 120
-    monkeypatch.setattr(inspection_module, "_STRETCH", stretch)
+    monkeypatch.setattr(survey_module, "_STRETCH", stretch)
     warnings = quantized(file, codes, np.ones(1, np.float32)).warnings
     assert any(warning.startswith("row 33 alone sets the scale") for warning in warnings)
 
@@ -310,10 +310,10 @@ def watch_short_pieces(monkeypatch: pytest.MonkeyPatch, elements: int = 300) -> 
     monkeypatch.setattr(FileBytes, "array", array)
     monkeypatch.setattr(FileBytes, "fill", filled)
     for module, name, size in (
-        (inspection_module, "_PIECE", elements),
-        (inspection_module, "_RAW_PIECE", elements),
-        (inspection_module, "_STRETCH", 3 * elements),
-        (inspection_module, "_LONGEST", 2 * elements),
+        (survey_module, "_PIECE", elements),
+        (survey_module, "_RAW_PIECE", elements),
+        (survey_module, "_STRETCH", 3 * elements),
+        (survey_module, "_LONGEST", 2 * elements),
         (records_module, "_PIECE_BYTES", elements),
         (traces_module, "_SAMPLE", elements),
         (extremes_module, "_PIECE", elements),
@@ -332,7 +332,7 @@ def test_rows_of_blocks_are_read_in_pieces(
     tensor = random_gguf(tmp_path / "m.gguf", kind, *shape)
     with np.errstate(all="ignore"):
         whole = inspect_tensor(tensor)
-        monkeypatch.setattr(inspection_module, "_SMALL", small)
+        monkeypatch.setattr(survey_module, "_SMALL", small)
         asked = watch_short_pieces(monkeypatch)
         in_pieces = inspect_tensor(tensor)
     if kind == "TQ1_0" or small == 0:  # others are taken as records from a megabyte on
@@ -464,7 +464,7 @@ def test_scales_of_columns_that_are_no_neighbours_are_counted_once(tmp_path: Pat
     save_file(arrays, tmp_path / "m.safetensors")
     (tensor,) = open_artefact(tmp_path / "m.safetensors").tensors
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inspection_module, "_PIECE", 64)
+        patch.setattr(survey_module, "_PIECE", 64)
         report = inspect_tensor(tensor)
     assert report.scales is not None
     assert report.scales.count == groups * outputs

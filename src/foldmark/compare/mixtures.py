@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from foldmark.compare.decisions import Whole, closest_rules
 from foldmark.compare.diff import Diff
 from foldmark.compare.fit import Fit
-from foldmark.compare.mixing import Made, Mixture, Whole, closest_rules, explains, rules_of
+from foldmark.compare.mixing import Made, Mixture, explains, rules_of
 from foldmark.compare.observed import codes_format
 from foldmark.compare.residuals import Suspect
 from foldmark.compare.searching import fit_match, turned
