@@ -20,17 +20,33 @@ def dequantizing_model(
     return listed_model((codes, scale, zero_point), axis, kind, 1)
 
 
+def quantized_result(scale: float, zero_point: int) -> bytes:
+    """Return the same model, its output said to be int8 with a scale and a zero point."""
+    constant = np.zeros(8, np.int8), np.ones(1), np.zeros(1)
+    return listed_model(constant, 0, "int8", 1, (np.array([scale]), np.array([zero_point])))
+
+
 def listed_model(
-    constant: tuple[np.ndarray, np.ndarray, np.ndarray], axis: int, kind: str, times: int
+    constant: tuple[np.ndarray, np.ndarray, np.ndarray],
+    axis: int,
+    kind: str,
+    times: int,
+    result: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> bytes:
-    """Return the same model with its one subgraph listed so many times."""
+    """Return the same model with its one subgraph listed so many times.
+
+    result: scale and zero point of its output, which is a float without.
+    """
     codes, scale, zero_point = constant
     builder = flatbuffers.Builder(1024)
     buffers = [_buffer(builder, b""), _buffer(builder, _bytes(codes, kind))]
     quantization = _quantization(builder, scale, zero_point, axis)
+    behind = None if result is None else _quantization(builder, *result, 0)
     tensors = [
         _tensor(builder, "w", codes.shape, TYPES[kind], 1, quantization),
-        _tensor(builder, "y", codes.shape, TYPES["float32"], 0, None),
+        _tensor(
+            builder, "y", codes.shape, TYPES["float32" if behind is None else "int8"], 0, behind
+        ),
     ]
     inputs, outputs = _numbers(builder, [0]), _numbers(builder, [1])
     tflite.OperatorStart(builder)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from foldmark.compare.activation_diff import ActivationDiff, compare_activations
 from foldmark.compare.agreement import Agreement, Form, Witness, names_in_common
 from foldmark.compare.align import Alignment, Match, align
 from foldmark.compare.modules import module_paths
@@ -42,6 +43,7 @@ class Diff:
         traces: what each side's codes and scales show of themselves; without the float file.
         modules: the module of weights of the left file whose names do not tell it.
         agreed: the rules of the catalogue that the weights of each form have in common, a side.
+        activations: what is quantized beside weights, by the scales that the files store.
     """
 
     left: Artefact
@@ -54,6 +56,7 @@ class Diff:
     traces: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     modules: Mapping[str, str] = field(default_factory=dict)
     agreed: tuple[Mapping[Form, Agreement], Mapping[Form, Agreement]] = ({}, {})
+    activations: ActivationDiff = field(default_factory=ActivationDiff)
 
     def called(self, tensor: TensorDiff) -> str:
         """Return what a reader knows a weight as: its module, where its name is an exporter's."""
@@ -105,8 +108,18 @@ def diff_artefacts(
     agreed = names_in_common(_witnesses(heard, 0)), names_in_common(_witnesses(heard, 1))
     missing = tuple(m.left.name for m in kept if original and m.left.name not in originals)
     shown = ((), ()) if original is not None else (_traces(tensors, 0), _traces(tensors, 1))
-    over, modules = _left_over(sides), module_paths(left)
-    return Diff(left, right, original, tuple(tensors), *over, missing, shown, modules, agreed)
+    return Diff(
+        left,
+        right,
+        original,
+        tuple(tensors),
+        *_left_over(sides),
+        missing,
+        shown,
+        module_paths(left),
+        agreed,
+        compare_activations(left, right),
+    )
 
 
 def _traces(tensors: list[TensorDiff], side: int) -> tuple[str, ...]:

@@ -1,10 +1,11 @@
 """Scales of activations that are none: zero, NaN, infinite, negative or subnormal."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import onnx
 
+from foldmark.formats.onnx_activations import operands_of
 from foldmark.formats.onnx_graph import Graph
 from foldmark.formats.onnx_tensor import tensor_array
 from foldmark.formats.values import Array
@@ -12,16 +13,6 @@ from foldmark.formats.values import Array
 __all__ = ["faulty_scales"]
 
 _SCALE_TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
-# operator -> the inputs that are scales of activations
-_ACTIVATION_SCALES: Mapping[str, tuple[int, ...]] = {
-    "QuantizeLinear": (1,),
-    "DequantizeLinear": (1,),
-    "QLinearConv": (1, 6),
-    "QLinearMatMul": (1, 4, 6),
-    "QGemm": (1, 7),
-    "QLinearAdd": (1, 4, 6),
-    "QLinearMul": (1, 4, 6),
-}
 
 
 def faulty_scales(graph: Graph, weight_scales: set[int]) -> Iterator[str]:
@@ -33,8 +24,8 @@ def faulty_scales(graph: Graph, weight_scales: set[int]) -> Iterator[str]:
     """
     seen: set[int] = set()
     for node in graph.nodes:
-        for place in _ACTIVATION_SCALES.get(node.op_type, ()):
-            scale = graph.constant(node, place)
+        for operand in operands_of(node):
+            scale = graph.constant(node, operand.scale)
             if scale is None or id(scale) in weight_scales | seen:
                 continue
             seen.add(id(scale))

@@ -12,6 +12,7 @@ import onnx
 from foldmark.errors import HostileFile
 from foldmark.formats.bitfields import unpack_fields
 from foldmark.formats.entry import Entry
+from foldmark.formats.onnx_activations import activations_of
 from foldmark.formats.onnx_file import read_in_place
 from foldmark.formats.onnx_graph import Graph, collect
 from foldmark.formats.onnx_places import FINDABLE, FORMATS, Places
@@ -49,8 +50,16 @@ def read_onnx(path: Path) -> Artefact:
     opset = max((entry.version for entry in model.opset_import if not entry.domain), default=0)
     metadata["opset"] = str(opset)
     weight_scales = {id(weight.scale) for weight in found}
-    warnings = tuple(faulty_scales(graph, weight_scales))
-    return Artefact(path, "ONNX", files, tuple(tensors), max(0, header), metadata, warnings)
+    return Artefact(
+        path,
+        "ONNX",
+        files,
+        tuple(tensors),
+        max(0, header),
+        metadata,
+        tuple(faulty_scales(graph, weight_scales)),
+        activations=tuple(activations_of(graph)),
+    )
 
 
 def _stored(weight: Weight, places: Places) -> StoredTensor:

@@ -8,18 +8,21 @@ as (out, in). The XML is read with every document type and entity refused.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from xml.parsers import expat
 
+import numpy as np
+
 from foldmark.errors import FormatNotRecognised, HostileFile, NotSupported
+from foldmark.formats.activations import StoredActivation
 from foldmark.formats.entry import Entry
 from foldmark.formats.plain import part_of, plain_tensor
 from foldmark.formats.scaled_blocks import ScaledBlocks
 from foldmark.formats.source import FileBytes
 from foldmark.formats.stored import Artefact, Part, StoredTensor
-from foldmark.formats.values import Layout
+from foldmark.formats.values import Array, Layout
 
 __all__ = ["read_openvino"]
 
@@ -91,16 +94,24 @@ class _Network:
         users = self.users.get(layer.number, [])
         return self.layers.get(users[0]) if len(users) == 1 else None
 
+    def maker(self, layer: _Layer, port: str) -> _Layer | None:
+        """Return the layer that a layer's input comes from."""
+        return self.layers.get(self.makers.get((layer.number, port), ""))
+
+    def constant_at(self, layer: _Layer, port: str) -> _Layer | None:
+        """Return the constant, direct or through Convert, that a layer takes at an input."""
+        maker = self.maker(layer, port)
+        if maker is not None and maker.kind == "Convert":
+            maker = self.maker(maker, "0")
+        return maker if maker is not None and maker.kind == "Const" else None
+
     def constant_of(self, layer: _Layer, besides: _Layer) -> _Layer | None:
         """Return the constant, direct or through Convert, that a layer takes beside another."""
         for port in ("0", "1"):
-            maker = self.layers.get(self.makers.get((layer.number, port), ""))
-            if maker is None or maker is besides:
-                continue
-            if maker.kind == "Convert":
-                maker = self.layers.get(self.makers.get((maker.number, "0"), ""))
-            if maker is not None and maker.kind == "Const":
-                return maker
+            if self.maker(layer, port) is not besides:
+                constant = self.constant_at(layer, port)
+                if constant is not None:
+                    return constant
         return None
 
 
@@ -130,10 +141,43 @@ def read_openvino(path: Path) -> Artefact:
     for layer in constants:
         if layer.number not in taken:
             tensors.append(_plain(_constant(weights, layer), counted))
-    files = (xml, weights)
     return Artefact(
-        path, "OpenVINO IR", files, tuple(tensors), xml.size, {"layers": str(len(network.layers))}
+        path,
+        "OpenVINO IR",
+        (xml, weights),
+        tuple(tensors),
+        xml.size,
+        {"layers": str(len(network.layers))},
+        activations=tuple(_activations(network, weights)),
     )
+
+
+def _activations(network: _Network, weights: FileBytes) -> Iterator[StoredActivation]:
+    """Yield what FakeQuantize puts on a grid: levels from the low end of a range to the high one.
+
+    scale = (high - low) / (levels - 1), zero point = -low / scale
+    """
+    loaded: dict[str, Array] = {}
+    for layer in network.layers.values():
+        if layer.kind != "FakeQuantize":
+            continue
+        value, levels = network.maker(layer, "0"), layer.data.get("levels", "")
+        if value is None or network.constant_at(layer, "0") is not None:
+            continue  # a weight
+        low, high = (network.constant_at(layer, port) for port in ("3", "4"))
+        if low is None or high is None or not levels.isdecimal() or not 1 < int(levels) <= 1 << 16:
+            continue
+        for end in (low, high):
+            if end.number not in loaded:
+                numbers = _constant(weights, end).load()
+                loaded[end.number] = numbers.astype(np.float32).reshape(-1)
+        ends = [loaded[end.number] for end in (low, high)]
+        if ends[0].size != ends[1].size:
+            continue
+        with np.errstate(all="ignore"):  # ranges that are none: compared, not judged
+            scale = (ends[1] - ends[0]) / np.float32(int(levels) - 1)
+            zero = np.rint(-ends[0] / scale)
+        yield StoredActivation(value.name, f"{levels} levels", scale, zero if zero.any() else None)
 
 
 def _parse(xml: FileBytes, where: str) -> _Network:

@@ -25,6 +25,7 @@ from foldmark.formats.schemes import (
     scaled,
     torchao,
 )
+from foldmark.formats.schemes.activations import activations_on
 from foldmark.formats.schemes.shelf import Shelf
 from foldmark.formats.source import FileBytes
 from foldmark.formats.stored import Artefact, StoredTensor, refuse_overlaps
@@ -65,7 +66,10 @@ def read_safetensors(path: Path) -> Artefact:
     source = FileBytes(path)
     entries, metadata, header = _read_header(source)
     shelf = Shelf(entries, metadata, _config_beside(path))
-    return Artefact(path, "safetensors", (source,), settle(shelf), header, metadata)
+    activations = activations_on(shelf)
+    return Artefact(
+        path, "safetensors", (source,), settle(shelf), header, metadata, activations=activations
+    )
 
 
 def read_sharded(path: Path) -> Artefact:
@@ -96,7 +100,16 @@ def read_sharded(path: Path) -> Artefact:
     if missing is not None:
         raise TruncatedFile("a tensor of the index is in no shard", where=str(path), got=missing)
     shelf = Shelf(entries, metadata, _config_beside(path))
-    return Artefact(path, "safetensors, sharded", tuple(sources), settle(shelf), header, metadata)
+    activations = activations_on(shelf)
+    return Artefact(
+        path,
+        "safetensors, sharded",
+        tuple(sources),
+        settle(shelf),
+        header,
+        metadata,
+        activations=activations,
+    )
 
 
 def settle(shelf: Shelf) -> tuple[StoredTensor, ...]:

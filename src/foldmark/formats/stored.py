@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from foldmark.errors import HostileFile
+from foldmark.formats.activations import StoredActivation
 from foldmark.formats.as_quantized import as_quantized
 from foldmark.formats.source import FileBytes
 from foldmark.formats.values import Array, Layout, Values
@@ -241,6 +242,7 @@ class Artefact:
         warnings: what the reader saw on the way.
         compressed: bytes that all tensors take in a compressed file, None where each lies
             as it is and the sum of their own bytes counts.
+        activations: what is quantized whenever the model runs, as far as the file tells.
     """
 
     path: Path
@@ -251,6 +253,7 @@ class Artefact:
     metadata: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     compressed: int | None = None
+    activations: tuple[StoredActivation, ...] = ()
 
     @property
     def size(self) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from foldmark.errors import HostileFile, NotSupported
+from foldmark.formats.activations import StoredActivation
 from foldmark.formats.entry import Entry
 from foldmark.formats.flatbuffer import Table, Vector, root
 from foldmark.formats.plain import plain_tensor
@@ -57,6 +58,7 @@ def read_tflite(path: Path) -> Artefact:
     model = root(source)
     buffers = list(model.tables(4))
     tensors: list[StoredTensor] = []
+    activations: list[StoredActivation] = []
     counted: set[int] = set()
     seen = 0
     for subgraph in model.tables(2):
@@ -72,9 +74,19 @@ def read_tflite(path: Path) -> Artefact:
                 shared = number in counted
                 tensors.append(_stored(source, table, data, shared))
                 counted.add(number)
+            else:
+                activations += _activation(table)
     inside = sum(tensor.nbytes for tensor in tensors)
     description = {"description": model.text(3), "version": str(model.unsigned(0, 4))}
-    return Artefact(path, "TFLite", (source,), tuple(tensors), source.size - inside, description)
+    return Artefact(
+        path,
+        "TFLite",
+        (source,),
+        tuple(tensors),
+        source.size - inside,
+        description,
+        activations=tuple(activations),
+    )
 
 
 def _bytes_of(source: FileBytes, buffer: Table) -> Vector:
@@ -113,6 +125,17 @@ def _scales(table: Table, name: str) -> _Scales | None:
         return None
     zeros = zero_point.items("<i8") if zero_point is not None else np.zeros(0, np.int64)
     return _Scales(scale.items("<f4"), zeros, quantization.unsigned(6, 4))
+
+
+def _activation(table: Table) -> list[StoredActivation]:
+    """Return what a tensor without bytes is: one value with scales, or nothing."""
+    name = table.text(3)
+    scales = _scales(table, name)
+    if scales is None:
+        return []
+    zeros = scales.zero_point.astype(np.float32)
+    number_format = _TYPES.get(table.unsigned(1, 1), "")
+    return [StoredActivation(name, number_format, scales.scale, zeros if zeros.any() else None)]
 
 
 def _stored(source: FileBytes, table: Table, data: Vector, shared: bool) -> StoredTensor:

@@ -21,6 +21,7 @@ from foldmark.formats.entry import DTYPES, Entry
 from foldmark.formats.npz_file import Member, members_of, open_zip
 from foldmark.formats.safetensors_file import settle
 from foldmark.formats.scaled_blocks import Held, Numbers, ScaledBlocks
+from foldmark.formats.schemes.activations import activations_on
 from foldmark.formats.schemes.shelf import Shelf
 from foldmark.formats.source import FileBytes
 from foldmark.formats.stored import Artefact, Part, Span, StoredTensor
@@ -65,10 +66,12 @@ def read_torch(path: Path) -> Artefact:
             entries[name] = package.entry(name, tensor)
         else:
             quantized.append(_quantized(package, name, tensor))
-    tensors = sorted([*settle(Shelf(entries)), *quantized], key=lambda t: t.spans[0].offset)
+    shelf = Shelf(entries)
+    activations = activations_on(shelf)
+    tensors = sorted([*settle(shelf), *quantized], key=lambda t: t.spans[0].offset)
     header = source.size - sum(member.info.file_size for member in package.storages.values())
     counted = _counted_once(tensors, package.storages)
-    return Artefact(path, "PyTorch state dict", (source,), counted, header)
+    return Artefact(path, "PyTorch state dict", (source,), counted, header, activations=activations)
 
 
 @dataclass(frozen=True, eq=False)

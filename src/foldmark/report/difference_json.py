@@ -4,6 +4,7 @@ from foldmark.compare.diff import Diff
 from foldmark.compare.fit import Fit
 from foldmark.compare.prices import Prices
 from foldmark.compare.tensor_diff import TensorDiff
+from foldmark.report.difference_activations import activations_to_json
 
 __all__ = ["to_json"]
 
@@ -37,6 +38,7 @@ def to_json(diff: Diff, prices: Prices | None = None) -> dict[str, object]:
             ]
             for side, agreed in zip(("left", "right"), diff.agreed, strict=True)
         },
+        "activations": activations_to_json(diff.activations),
         "prices": None if prices is None else _prices(prices),
     }
 

@@ -13,6 +13,7 @@ from foldmark.compare.mixing import FLOAT
 from foldmark.compare.prices import Price, Prices
 from foldmark.compare.tensor_diff import TensorDiff
 from foldmark.formats.stored import StoredTensor
+from foldmark.report.difference_activations import activation_table, activation_verdict
 from foldmark.report.difference_words import doing
 from foldmark.report.words import counted, fitted, number, percent, printable, wrapped
 
@@ -35,6 +36,7 @@ def render(diff: Diff, prices: Prices | None, *, everything: bool) -> str:
         _decisions(diff, everything) if prices is None else _priced(prices, everything),
         _rules(diff, everything),
         _weights(diff, everything),
+        _activation_scales(diff, prices, everything),
         _left_over(diff, prices, everything),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -61,9 +63,28 @@ def verdict(diff: Diff, prices: Prices | None) -> str:
         sentence += "; the float model holds none of them as floats, so that no rule can be found."
     else:
         sentence += _named(diff) or ", in no decision that these weights can show."
+    activations = "" if _is_run(diff, prices) else activation_verdict(diff.activations)
+    if activations:
+        sentence += f" {activations}"
     if prices is not None:
         sentence += " " + _worth(prices)
     return wrapped(printable(sentence))
+
+
+def _can_run(diff: Diff) -> bool:
+    return diff.left.format_name == diff.right.format_name == "ONNX"
+
+
+def _is_run(diff: Diff, prices: Prices | None) -> bool:
+    """Say whether both files were run as they are: then activations have their prices."""
+    return prices is not None and _can_run(diff)
+
+
+def _activation_scales(diff: Diff, prices: Prices | None, everything: bool) -> str:
+    """Return what the files say of activations that have no prices."""
+    if _is_run(diff, prices):
+        return ""
+    return activation_table(diff.activations, can_run=_can_run(diff), everything=everything)
 
 
 def _named(diff: Diff) -> str:
