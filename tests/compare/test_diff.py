@@ -11,12 +11,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file, save_file
+from tests.compare.aligning import arranged
 
 from foldmark.cli.main import run
 from foldmark.compare import diff as diff_module
 from foldmark.compare import sampling, searching
-from foldmark.compare.align import align, canonical_name
+from foldmark.compare.align import align
 from foldmark.compare.diff import Diff, diff_artefacts
+from foldmark.compare.naming import canonical_name
 from foldmark.errors import ModelsDiffer, NothingQuantized
 from foldmark.exact.catalog import INT8
 from foldmark.exact.rounding import Rounding
@@ -148,17 +150,6 @@ def test_gguf_names(tmp_path: Path) -> None:
 )
 def test_canonical_names(name: str, canonical: str) -> None:
     assert canonical_name(name) == canonical
-
-
-def arranged(tmp_path: Path, left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> list:
-    save_file({k: np.ascontiguousarray(v) for k, v in left.items()}, tmp_path / "l.safetensors")
-    save_file({k: np.ascontiguousarray(v) for k, v in right.items()}, tmp_path / "r.safetensors")
-    tensors = [open_artefact(tmp_path / f"{side}.safetensors").tensors for side in "lr"]
-    alignment = align(*tensors)
-    assert not alignment.left_over
-    for match in alignment.matches:
-        np.testing.assert_array_equal(match.load_right(), left[match.left.name])
-    return [match.evidence for match in alignment.matches]
 
 
 def test_fused_rows(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foldmark.compare.align import canonical_name
+from foldmark.compare.naming import canonical_name
 from foldmark.formats.activations import StoredActivation
 from foldmark.formats.stored import Artefact
 from foldmark.formats.values import Array

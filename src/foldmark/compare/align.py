@@ -17,43 +17,23 @@ from foldmark.compare.arrangement import (
     Arrangement,
     arrangements,
     one_of,
-    part_of_rows,
-    rotary,
     stacked,
+    these_rows,
 )
+from foldmark.compare.fusing import orders_of_whole
+from foldmark.compare.naming import canonical_name
+from foldmark.compare.parts import ALIKE, TURNED, Found, find_parts, rotations
 from foldmark.compare.sampling import Sampler
 from foldmark.formats.stored import StoredTensor
 from foldmark.formats.values import Array
 
-__all__ = ["Alignment", "Match", "align", "canonical_name"]
+__all__ = ["Alignment", "Match", "align"]
 
-_ALIKE = 0.9
 # What another size takes from a likeness: less than another direction ever does.
 _OF_SIZE = 1e-3
 # Vectors and tables that are smaller say too little about whose they are.
 _SMALLEST = 256
 
-# Pieces of names that tools add and that say nothing about which weight it is.
-_ADDED = re.compile(
-    r"^(inner|model|module|transformer|bert|base_model|_orig_mod)\.|"
-    r"([._](quantized|weight|weights|int8|qweight|data|DQ|Q[248]))+$"
-)
-_GGUF = (
-    (re.compile(r"^token_embd$"), "embed_tokens"),
-    (re.compile(r"^output_norm$"), "norm"),
-    (re.compile(r"^output$"), "lm_head"),
-    (re.compile(r"^blk\.(\d+)\.attn_q$"), r"layers.\1.self_attn.q_proj"),
-    (re.compile(r"^blk\.(\d+)\.attn_k$"), r"layers.\1.self_attn.k_proj"),
-    (re.compile(r"^blk\.(\d+)\.attn_v$"), r"layers.\1.self_attn.v_proj"),
-    (re.compile(r"^blk\.(\d+)\.attn_qkv$"), r"layers.\1.self_attn.qkv_proj"),
-    (re.compile(r"^blk\.(\d+)\.attn_output$"), r"layers.\1.self_attn.o_proj"),
-    (re.compile(r"^blk\.(\d+)\.ffn_gate$"), r"layers.\1.mlp.gate_proj"),
-    (re.compile(r"^blk\.(\d+)\.ffn_up$"), r"layers.\1.mlp.up_proj"),
-    (re.compile(r"^blk\.(\d+)\.ffn_down$"), r"layers.\1.mlp.down_proj"),
-    (re.compile(r"^blk\.(\d+)\.ffn_(gate|up|down)_exps$"), r"layers.\1.mlp.experts.\2_proj"),
-    (re.compile(r"^blk\.(\d+)\.attn_norm$"), r"layers.\1.input_layernorm"),
-    (re.compile(r"^blk\.(\d+)\.ffn_norm$"), r"layers.\1.post_attention_layernorm"),
-)
 # the parts that a fused weight is made of, from the first row down, and names of the whole
 _FUSED = (
     (("q_proj", "k_proj", "v_proj"), ("qkv_proj", "query_key_value", "Wqkv", "qkv")),
@@ -61,14 +41,6 @@ _FUSED = (
     (("gate_proj", "up_proj"), ("gate_up_proj",)),
 )
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
-_MIXTRAL = (
-    (re.compile(r"block_sparse_moe"), "mlp"),
-    (re.compile(r"(experts\.\d+)\.w1$"), r"\1.gate_proj"),
-    (re.compile(r"(experts\.\d+)\.w2$"), r"\1.down_proj"),
-    (re.compile(r"(experts\.\d+)\.w3$"), r"\1.up_proj"),
-)
-# Heads are as wide as one of these.
-_HEADS = (64, 128, 96, 80, 112, 256, 32, 48, 16, 8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,19 +76,6 @@ class Alignment:
     matches: tuple[Match, ...]
     left_over: tuple[StoredTensor, ...]
     right_over: tuple[StoredTensor, ...]
-
-
-def canonical_name(name: str) -> str:
-    """Strip what tools add to a name and translate it into Hugging Face's scheme."""
-    plain = name.replace("/", ".").replace("::", ".").strip(".")
-    while (shorter := _ADDED.sub("", plain)) != plain and shorter:
-        plain = shorter
-    for pattern, scheme in _MIXTRAL:
-        plain = pattern.sub(scheme, plain)
-    for pattern, scheme in _GGUF:
-        if pattern.match(plain):
-            return pattern.sub(scheme, plain)
-    return plain
 
 
 def align(
@@ -174,7 +133,7 @@ class _Finder:
                 self._keep(tensor, (found,), other, said)
                 return
             likeness = self._likeness(tensor, (found,), arrangement)
-            if likeness > _ALIKE or len(tensor.shape) < 2:
+            if likeness > ALIKE or len(tensor.shape) < 2:
                 words = f"{evidence}, {arrangement.words} (cosine {likeness:.4f})"
                 self._keep(tensor, (found,), arrangement, words)
                 return
@@ -186,23 +145,25 @@ class _Finder:
     def _other_way(self, tensor: StoredTensor, found: StoredTensor) -> tuple[Arrangement, str]:
         """Return the plain arrangement, or another of the same shape that is more alike."""
         square = len(tensor.shape) == 2 and tensor.shape[0] == tensor.shape[1]
-        turns = re.search(r"\.(q|k)_proj$", canonical_name(tensor.name)) is not None
-        if len(tensor.shape) != 2 or not (square or turns):
+        name = canonical_name(tensor.name)
+        turns = name.endswith(TURNED)
+        fused = [len(parts) for parts, wholes in _FUSED if name.endswith(_dotted(wholes))]
+        if len(tensor.shape) != 2 or not (square or turns or fused):
             return PLAIN, ""
         same = self._likeness(tensor, (found,), PLAIN)
-        if same > _ALIKE:
+        if same > ALIKE:
             return PLAIN, ""
         others = list(arrangements(tensor.shape, found.shape))[1:] if square else []
         if turns:
-            others += [
-                rotary(width, tensor.shape[0], back=back)
-                for width in _HEADS
-                for back in (False, True)
-                if tensor.shape[0] % width == 0
-            ]
+            others += rotations(tensor.shape[0])
+        others += [
+            these_rows(f"rows reordered, {words}", order)
+            for count in fused[:1]
+            for words, order in orders_of_whole(tensor.shape[0], count)
+        ]
         for other in others:
             likeness = self._likeness(tensor, (found,), other)
-            if likeness > max(same, _ALIKE):
+            if likeness > max(same, ALIKE):
                 return other, f"{other.words} (cosine {likeness:.4f}, as it lies {same:.4f})"
         return PLAIN, ""
 
@@ -234,33 +195,24 @@ class _Finder:
                     if name.endswith(f".{whole}") and tensor.name in self.right:
                         self._parts_of(tensor, _found(self.ours, name, whole, parts))
 
-    def _made_of(self, tensor: StoredTensor, parts: list[StoredTensor]) -> None:
+    def _made_of(self, whole: StoredTensor, parts: list[StoredTensor]) -> None:
         if not parts or not all(part.name in self.right for part in parts):
             return
-        rows = sum(part.shape[0] for part in parts)
-        if (rows, *parts[0].shape[1:]) != tensor.shape:
-            return
-        arrangement = stacked(tensor.shape)
-        likeness = self._likeness(tensor, tuple(parts), arrangement)
-        if likeness > _ALIKE:
+        found = find_parts(whole, parts, self._likeness)
+        if len(found.parts) == len(parts):
             names = ", ".join(repr(part.name) for part in parts)
-            self._keep(
-                tensor, tuple(parts), arrangement, f"made of {names} (cosine {likeness:.4f})"
-            )
+            likeness = min(each.likeness for each in found.parts)
+            said = [f"made of {names}", *found.words]
+            evidence = f"{', '.join(said)} (cosine {likeness:.4f})"
+            self._keep(whole, tuple(parts), found.arrangement, evidence)
 
     def _parts_of(self, whole: StoredTensor, parts: list[StoredTensor]) -> None:
-        if sum(part.shape[0] for part in parts) != whole.shape[0]:
-            return
-        first = 0
-        for part in parts:
-            arrangement = part_of_rows(first, part.shape[0], whole.shape[0])
-            first += part.shape[0]
-            if part.name not in self.left or part.shape[1:] != whole.shape[1:]:
-                continue
-            likeness = self._likeness(part, (whole,), arrangement)
-            if likeness > _ALIKE:
-                evidence = f"{arrangement.words} of {whole.name!r} (cosine {likeness:.4f})"
-                self._keep(part, (whole,), arrangement, evidence, shared=True)
+        found = find_parts(whole, parts, self._likeness) if parts else Found(whole)
+        for each in found.parts:
+            if each.tensor.name in self.left:
+                said = [f"{each.where} of {whole.name!r}", found.way, *each.words]
+                evidence = f"{', '.join(filter(None, said))} (cosine {each.likeness:.4f})"
+                self._keep(each.tensor, (whole,), each.arrangement, evidence, shared=True)
 
     def _match_experts(self) -> None:
         """Match one tensor of all experts with one tensor an expert, on either side."""
@@ -269,7 +221,7 @@ class _Finder:
                 if _holds(tensor, family, parts):
                     arrangement = stacked(tensor.shape)
                     likeness = self._likeness(tensor, parts, arrangement)
-                    if likeness > _ALIKE:
+                    if likeness > ALIKE:
                         words = f"made of {len(parts)} experts from {parts[0].name!r} on"
                         words += f" (cosine {likeness:.4f})"
                         self._keep(tensor, parts, arrangement, words)
@@ -279,7 +231,7 @@ class _Finder:
                 if not _holds(tensor, family, parts):
                     continue
                 likeness = self._likeness(parts[0], (tensor,), one_of(0))
-                if likeness > _ALIKE:
+                if likeness > ALIKE:
                     for place, part in enumerate(parts):
                         words = f"expert {place} of {tensor.name!r} (cosine {likeness:.4f})"
                         self._keep(part, (tensor,), one_of(place), words, shared=True)
@@ -297,7 +249,7 @@ class _Finder:
                 likeness, size = self._likeness_and_size(tensor, (other,), arrangement)
                 # Among constant tensors, all of one direction, the size tells which is which.
                 score = likeness - _OF_SIZE * min(1.0, abs(1 - size))
-                if likeness > _ALIKE and (best is None or score > best[0]):
+                if likeness > ALIKE and (best is None or score > best[0]):
                     best = (score, likeness, other, arrangement)
         if best is not None:
             _, likeness, other, arrangement = best
@@ -332,6 +284,10 @@ class _Finder:
             if not (scale > 0 and np.isfinite(scale)):
                 return 0.0, 0.0
             return float(one @ two) / scale, sizes[1] / sizes[0]
+
+
+def _dotted(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f".{name}" for name in names)
 
 
 def _by_name(tensors: tuple[StoredTensor, ...]) -> dict[str, StoredTensor]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foldmark.compare.fusing import rotary_order
 from foldmark.formats.values import Array
 
 __all__ = [
@@ -14,7 +15,10 @@ __all__ = [
     "one_of",
     "part_of_rows",
     "rotary",
+    "rows_for_each",
+    "rows_of_each",
     "stacked",
+    "these_rows",
 ]
 
 Shape = tuple[int, ...]
@@ -31,6 +35,7 @@ class Arrangement:
             rows are not kept. A row behind the last stands for zeros.
         transposed: whether rows become columns.
         index: where the left one is one of those stacked in the right one, which; else None.
+        each_alone: whether both are stacks, and each matrix is made of those in its own place.
     """
 
     words: str
@@ -38,6 +43,7 @@ class Arrangement:
     rows: Callable[[Array], Array] | None = None
     transposed: bool = False
     index: int | None = None
+    each_alone: bool = False
 
     @property
     def is_plain(self) -> bool:
@@ -51,7 +57,7 @@ class Arrangement:
     def fits(self, left: Shape, right: tuple[Shape, ...]) -> bool:
         """Say whether shapes go together, as far as can be told without a number."""
         if self.transposed:
-            return len(right) == 1 and right[0] == left[::-1]
+            return len(right) == 1 and len(right[0]) == len(left) == 2
         return bool(left) and bool(right)
 
 
@@ -76,6 +82,8 @@ def arrangements(wanted: Shape, given: Shape) -> Iterator[Arrangement]:
         yield Arrangement("reshaped", lambda a: a.reshape(wanted))
     elif len(wanted) == len(given) == 2:
         yield from _padded(wanted, given)
+        for each in _padded(wanted, given[::-1]):
+            yield Arrangement(f"transposed, {each.words}", _after_turning(each), None, True)
     elif len(wanted) == len(given) and wanted[1:] == given[1:] and wanted[0] < given[0]:
         yield part_of_rows(0, wanted[0], given[0])
 
@@ -96,6 +104,10 @@ def _padded(wanted: Shape, given: Shape) -> Iterator[Arrangement]:
         more[axis] = (0, wanted[axis] - given[axis])
         words = f"{more[axis][1]} more {name} here, all of zeros"
         yield Arrangement(words, _filled(more), lambda rows: rows)
+
+
+def _after_turning(each: Arrangement) -> Callable[[Array], Array]:
+    return lambda a: each.apply(a.T)
 
 
 def _filled(more: list[tuple[int, int]]) -> Callable[[Array], Array]:
@@ -124,16 +136,49 @@ def stacked(shape: Shape) -> Arrangement:
     return Arrangement("", lambda a: a.reshape(shape), lambda rows: rows)
 
 
-def rotary(width: int, rows: int, *, back: bool) -> Arrangement:
-    """Return the reordering that llama.cpp's converter gives to query and key rows.
+def rows_of_each(words: str, places: Array, *, turned: bool) -> Arrangement:
+    """Return the arrangement that takes rows out of each of the matrices that a tensor stacks.
 
-    Within each head of `width` rows the two halves are interleaved; `back` undoes it.
+    Args:
+        words: what is done.
+        places: the rows.
+        turned: whether they are columns there.
     """
-    order = np.arange(rows).reshape(-1, 2, width // 2).swapaxes(1, 2).reshape(-1)
-    if back:
-        inverse = np.empty_like(order)
-        inverse[order] = np.arange(rows)
-        order = inverse
-    kept = order
+
+    def apply(a: Array) -> Array:
+        return (a.swapaxes(1, 2) if turned else a)[:, places]
+
+    return Arrangement(words, apply, each_alone=True)
+
+
+def rows_for_each(parts: int, order: Array, *, turned: bool) -> Arrangement:
+    """Return the arrangement that puts rows of several stacks into each matrix of one.
+
+    Args:
+        parts: how many stacks lie one behind the other.
+        order: for each row of a matrix, which of the parts' rows it is, one part under the other.
+        turned: whether rows become columns.
+    """
+
+    def apply(a: Array) -> Array:
+        apart = a.reshape(parts, -1, *a.shape[1:]).swapaxes(0, 1)
+        joined = apart.reshape(apart.shape[0], -1, a.shape[2])[:, order]
+        return joined.swapaxes(1, 2) if turned else joined
+
+    return Arrangement("", apply, each_alone=True)
+
+
+def rotary(width: int, rows: int, *, back: bool) -> Arrangement:
+    """Return the arrangement of `rotary_order`."""
     words = f"rotary rows reordered in heads of {width}"
-    return Arrangement(words, lambda a: a[kept], lambda places: kept[places])
+    return these_rows(words, rotary_order(width, rows, back=back))
+
+
+def these_rows(words: str, places: Array) -> Arrangement:
+    """Return the arrangement that takes rows in some order.
+
+    Args:
+        words: what is done.
+        places: the right one's row that each of the left one's is.
+    """
+    return Arrangement(words, lambda a: a[places], lambda rows: places[rows])

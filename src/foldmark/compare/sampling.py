@@ -109,7 +109,7 @@ class Sampler:
         )
         one = self._block(left, rows, columns)
         if arrangement.transposed:
-            return one, self._block(right[0], columns, rows).turned(), rows, columns
+            return one, self._stacked(right, columns, rows).turned(), rows, columns
         source = arrangement.source(rows)
         return one, self._stacked(right, source, columns), rows, columns
 
@@ -132,11 +132,16 @@ class Sampler:
             only = block_of(right[0].rows(arrangement.index, stop))
             return self._loaded(left), only.first(), rows, none
         large = max(left.elements, *(t.elements for t in right)) > _LARGE
-        rows_kept = arrangement.is_plain or len(right) == len(rows) > 1
+        rows_kept = arrangement.is_plain or arrangement.each_alone or len(right) == len(rows) > 1
         if large and walked and rows_kept:
             rows = rows[:: max(1, len(rows) // 2)][:2]
             one = _join([block_of(left.rows(int(r), int(r) + 1)) for r in rows])
-            if len(right) == 1:
+            if arrangement.each_alone:
+                others = [
+                    arranged([block_of(p.rows(int(r), int(r) + 1)) for p in right], arrangement)
+                    for r in rows
+                ]
+            elif len(right) == 1:
                 others = [block_of(right[0].rows(int(r), int(r) + 1)) for r in rows]
             else:
                 others = [self._loaded(right[r]).alone() for r in rows]
@@ -203,12 +208,15 @@ class Sampler:
         key = (id(tensor), rows.tobytes(), columns.tobytes())
         if key not in self._kept:
             along, across = (rows, columns) if tensor.walk_axis == 0 else (columns, rows)
-            pieces = []
+            pieces, places = [], []
             for start, stop in _runs(along, tensor.walk_step, tensor.shape[tensor.walk_axis]):
-                inside = along[(along >= start) & (along < stop)] - start
+                inside = np.flatnonzero((along >= start) & (along < stop))
                 block = block_of(tensor.rows(start, stop))
-                pieces.append(_taken(block, inside, across, tensor.walk_axis))
-            self._keep(key, _join(pieces, tensor.walk_axis))
+                pieces.append(_taken(block, along[inside] - start, across, tensor.walk_axis))
+                places.append(inside)
+            joined, order = _join(pieces, tensor.walk_axis), np.argsort(np.concatenate(places))
+            everything = np.arange(len(across))
+            self._keep(key, _taken(joined, order, everything, tensor.walk_axis))
         return self._kept[key]
 
 
