@@ -30,9 +30,11 @@ def test_an_input_is_not_overwritten(tmp_path):
     model.write_bytes(b"weights")
     (tmp_path / "same.onnx").symlink_to(model)
     for name in ("model.onnx", "same.onnx"):
-        with pytest.raises(OutputExists, match="one of the inputs"):
+        with pytest.raises(OutputExists, match="another of the command"):
             check_json(str(tmp_path / name), [None, tmp_path / "absent.npz", model])
     check_json(str(tmp_path / "report.json"), [model])
+    with pytest.raises(OutputExists):
+        check_json(str(tmp_path / "absent.npz"), [tmp_path / "absent.npz"])
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):

@@ -1,6 +1,7 @@
 """The command: what it prints, what it refuses, what it leaves on disk."""
 
 import errno
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,35 @@ def test_modes(folder, capsys, options):
     made = onnx.load(folder / "q.onnx")
     (entry,) = [each for each in made.metadata_props if each.key == "foldmark.recipe"]
     assert parse_recipe(entry.value, "r.toml")
+
+
+def test_the_report_as_json(folder, capsys):
+    assert quantize(folder, "--json", "-") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "foldmark.quantize/1"
+    assert [each["operator"] for each in found["quantized"]] == ["MatMul"]
+    assert found["bytes"] == sum(Path(each).stat().st_size for each in found["files"])
+    assert found["float_bytes"] == (folder / "m.onnx").stat().st_size
+    assert parse_recipe(found["recipe"], "r.toml")
+
+
+def test_the_report_does_not_overwrite_the_model(folder, capsys):
+    assert quantize(folder, "--json", str(folder / "q.onnx")) == 2
+    assert "another of the command's files" in capsys.readouterr().err
+    assert nothing_left(folder)
+
+
+def test_the_calibration_as_json(folder, capsys):
+    data, ranges = str(folder / "d.npz"), folder / "r.json"
+    words = ["calibrate", str(folder / "m.onnx"), "--data", data, "-o", str(ranges)]
+    assert run([*words, "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "foldmark.calibrate/1"
+    (x,) = [each for each in found["ranges"] if each["tensor"] == "x"]
+    values = np.load(data)["x"]
+    assert (x["low"], x["high"], x["values"]) == (values.min(), values.max(), values.size)
+    assert found["remarks"]
+    assert ranges.is_file()
 
 
 def test_ranges_of_an_earlier_run(folder):

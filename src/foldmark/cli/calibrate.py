@@ -1,6 +1,7 @@
 """`foldmark calibrate`: ranges of activations from data, saved for later."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,6 +11,7 @@ from foldmark.calibrate.ranges_file import load_calibration, save_calibration
 from foldmark.calibrate.remarks import remarks
 from foldmark.calibrate.statistics import Detail
 from foldmark.cli.data_option import DATA_HELP, parse_data
+from foldmark.cli.json_option import JSON_HELP, check_json, write_json
 from foldmark.cli.observer_option import observer_from, observer_options
 from foldmark.cli.output_option import check_output, progress
 from foldmark.cli.verify_text import table
@@ -49,6 +51,7 @@ _SHOWN = 20
     help="Add an earlier run's file; repeatable. With it, --data may be left out.",
 )
 @click.option("--held-out", metavar="SOURCE", help="Other samples, to see what leaves the ranges.")
+@click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
 @click.option("--force", is_flag=True, help="Overwrite the output.")
 def command(
     *,
@@ -65,6 +68,7 @@ def command(
     batch_size: int,
     others: tuple[Path, ...],
     held_out: str | None,
+    json_file: str | None,
     force: bool,
 ) -> None:
     """Learn the range of every activation of MODEL worth quantizing, a batch at a time.
@@ -73,6 +77,7 @@ def command(
     used with another observer later. Memory does not grow with the number of samples.
     """
     check_output(output, force)
+    check_json(json_file, [model, output, *others])
     observer = observer_from(method, symmetric, percentile, constant, bits)
     found = Calibration()
     for path in others:
@@ -88,7 +93,10 @@ def command(
         histograms = Observer(Method.PERCENTILE)
         held = _run(model, held_out, histograms, tuple(found.tensors), batch_size=batch_size)
     save_calibration(found, output, observer)
-    click.echo(_text(found, observer, held, output))
+    if json_file is not None:
+        write_json(_document(found, observer, held, output), json_file)
+    if json_file != "-":
+        click.echo(_text(found, observer, held, output))
 
 
 def _run(
@@ -113,6 +121,30 @@ def _run(
             channel_axis=channel_axis,
             progress=step,
         )
+
+
+def _document(
+    found: Calibration, observer: Observer, held: Calibration | None, output: Path
+) -> dict[str, Any]:
+    ranges = found.ranges(observer)
+    return {
+        "schema": "foldmark.calibrate/1",
+        "file": str(output),
+        "samples": found.samples,
+        "batches": found.batches,
+        "observer": observer.method.value,
+        "ranges": [
+            {
+                "tensor": name,
+                "low": each.low,
+                "high": each.high,
+                "values": found.tensors[name].values,
+            }
+            for name, each in ranges.items()
+        ],
+        "never_seen": list(found.unseen),
+        "remarks": [" ".join(each.split()) for each in remarks(found, observer, held)],
+    }
 
 
 def _text(found: Calibration, observer: Observer, held: Calibration | None, output: Path) -> str:

@@ -15,13 +15,13 @@ __all__ = ["JSON_HELP", "check_json", "write_json"]
 JSON_HELP = 'Write everything as JSON to this file ("-": stdout, and nothing else there).'
 
 
-def check_json(target: str | None, inputs: Iterable[Path | None] = ()) -> None:
+def check_json(target: str | None, others: Iterable[Path | None] = ()) -> None:
     """Refuse a target that can't be written, before any work is done.
 
-    inputs   what the command reads, and must not overwrite
+    others   what the command reads or writes besides, and must not overwrite
 
     Raises FileUnreadable for a directory, and for a folder that is missing or not writable;
-    OutputExists for an input.
+    OutputExists for one of the command's other files.
     """
     if target is None or target == "-":
         return
@@ -33,9 +33,11 @@ def check_json(target: str | None, inputs: Iterable[Path | None] = ()) -> None:
         fault = (getattr(error, "strerror", None) or str(error)).lower()
     if fault:
         raise FileUnreadable("can't be written", where=target or "--json ''", got=fault)
-    if any(each is not None and each.exists() and _same(each, path) for each in inputs):
+    if any(each is not None and _same(each, path) for each in others):
         raise OutputExists(
-            "this is one of the inputs", where=target, todo="give --json a file of its own"
+            "this is another of the command's files",
+            where=target,
+            todo="give --json a file of its own",
         )
 
 
@@ -48,7 +50,8 @@ def _fault(path: Path, folder: Path) -> str:
 
 
 def _same(one: Path, other: Path) -> bool:
-    return other.exists() and one.samefile(other)
+    both_there = one.exists() and other.exists()
+    return one.samefile(other) if both_there else one.absolute() == other.absolute()
 
 
 def write_json(document: dict[str, Any], target: str) -> None:

@@ -7,22 +7,19 @@ import click
 
 from foldmark.calibrate.ranges_file import load_calibration
 from foldmark.cli.data_option import DATA_HELP, parse_data
+from foldmark.cli.json_option import JSON_HELP, check_json, write_json
 from foldmark.cli.observer_option import observer_from, observer_options
 from foldmark.cli.output_option import check_output, progress
-from foldmark.cli.verify_text import table, wrapped
-from foldmark.formats.onnx_file import model_files, read_model
+from foldmark.cli.quantize_report import document, text
+from foldmark.formats.onnx_file import read_model
 from foldmark.recipes.quantize import quantize_model
 from foldmark.recipes.recipe import Form, MethodName, Mode, Recipe
 from foldmark.recipes.recipe_file import BUILT_IN, find_recipe, recipe_text
 from foldmark.recipes.save import save_model
-from foldmark.report.words import byte_text, counted
 from foldmark.runtimes.batches import DataLike, open_data
-from foldmark.surgery.account import Account
 from foldmark.surgery.activations import ActivationCodes
 
 __all__ = ["command"]
-
-_NOTES = 12
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -78,6 +75,7 @@ _NOTES = 12
 @observer_options
 @click.option("--batch-size", type=click.IntRange(1), default=8, show_default=True)
 @click.option("--show-recipe", is_flag=True, help="Print the recipe as TOML and do nothing else.")
+@click.option("--json", "json_file", metavar="FILE", help=JSON_HELP)
 @click.option("--force", is_flag=True, help="Overwrite the output.")
 @click.pass_context
 def command(
@@ -91,6 +89,7 @@ def command(
     ranges: Path | None,
     batch_size: int,
     show_recipe: bool,
+    json_file: str | None,
     force: bool,
     **_options: object,
 ) -> None:
@@ -104,6 +103,7 @@ def command(
         click.echo(recipe_text(recipe), nl=False)
         return
     check_output(output, force, model)
+    check_json(json_file, [model, output])
     calibration = load_calibration(ranges) if ranges is not None else None
     source: DataLike = parse_data(data)
     if samples is not None and source is not None:
@@ -118,7 +118,10 @@ def command(
             progress=step,
         )
     save_model(made.model, output)
-    click.echo(_text(made.account, recipe, model, output))
+    if json_file is not None:
+        write_json(document(made.account, recipe, model, output), json_file)
+    if json_file != "-":
+        click.echo(text(made.account, recipe, model, output))
 
 
 def _recipe(context: click.Context) -> Recipe:
@@ -166,26 +169,3 @@ def _named_by(mode: Mode | None, bits: str | None) -> str:
     if mode is Mode.WEIGHT_ONLY:
         return f"weight-only-{bits or '4'}"
     return "static" if mode is None else mode.value
-
-
-def _text(account: Account, recipe: Recipe, source: Path, output: Path) -> str:
-    before, after = (
-        sum(each.stat().st_size for each in model_files(path)) for path in (source, output)
-    )
-    parts = [
-        f"{counted(len(account.done), 'operator')} quantized by recipe {recipe.name!r}; "
-        f"{byte_text(before)} -> {byte_text(after)}, written to {output}.",
-        table(
-            ("quantized", "operators"),
-            [(f"{operator}: {how}", str(n)) for operator, how, n in account.ways()],
-        ),
-    ]
-    if account.left:
-        left = [f"{n:>5}  {operator}: {reason}" for operator, reason, n in account.reasons()]
-        parts.append("left in float\n" + "\n".join(left[:_NOTES]))
-    notes = [*account.methods, *account.grouped_notes()]
-    if notes:
-        more = len(notes) - _NOTES
-        tail = [f"... and {more} more"] if more > 0 else []
-        parts.append("\n".join([*notes[:_NOTES], *tail]))
-    return "\n\n".join(wrapped(part) for part in parts)
