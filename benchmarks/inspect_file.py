@@ -184,8 +184,8 @@ def npz(path: Path, size: int) -> None:
         np.savez(file, **codes(size))
 
 
-def onnx_numbers(path: Path, size: int, field: int) -> None:
-    """Write a model of one float32 tensor: raw_data is field 9, float_data field 4."""
+def onnx_numbers(path: Path, kind: str, count: int, field: int, numbers: bytes) -> None:
+    """Write a model of one tensor and what dequantizes it; raw_data is field 9, lists others."""
     from onnx import TensorProto, helper
 
     def holding(number: int, *payload: bytes) -> bytes:
@@ -195,20 +195,33 @@ def onnx_numbers(path: Path, size: int, field: int) -> None:
             length >>= 7
         return b"".join([bytes([*head, length]), *payload])
 
-    count = size // 4
-    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[count]).SerializeToString()
+    number = getattr(TensorProto, kind)
+    tensor = TensorProto(name="w", data_type=number, dims=[count]).SerializeToString()
     frame = helper.make_model(helper.make_graph([], "g", [], []))
     frame.ClearField("graph")
-    initializer = holding(5, tensor, holding(field, noise(4 * count)))
-    path.write_bytes(frame.SerializeToString() + holding(7, holding(2, b"g"), initializer))
+    initializer = holding(5, tensor, holding(field, numbers))
+    scale = helper.make_tensor("s", TensorProto.FLOAT, [], [0.5]).SerializeToString()
+    node = helper.make_node("DequantizeLinear", ["w", "s"], ["y"]).SerializeToString()
+    graph = (holding(1, node), holding(2, b"g"), initializer, holding(5, scale))
+    path.write_bytes(frame.SerializeToString() + holding(7, *graph))
 
 
 def onnx_bytes(path: Path, size: int) -> None:
-    onnx_numbers(path, size, 9)
+    onnx_numbers(path, "FLOAT", size // 4, 9, noise(size // 4 * 4))
 
 
 def onnx_lists(path: Path, size: int) -> None:
-    onnx_numbers(path, size, 4)
+    onnx_numbers(path, "FLOAT", size // 4, 4, noise(size // 4 * 4))
+
+
+def onnx_integers(path: Path, size: int) -> None:
+    small = np.frombuffer(noise(size), np.uint8) & 0x7F  # a number below 128 takes one byte
+    onnx_numbers(path, "INT8", size, 5, small.tobytes())
+
+
+def onnx_halves(path: Path, size: int) -> None:
+    pairs = np.frombuffer(noise(size // 2 * 2), np.uint8).reshape(-1, 2) & 0x7F
+    onnx_numbers(path, "FLOAT16", len(pairs), 5, (pairs | np.uint8([0x80, 0])).tobytes())
 
 
 # format -> who writes such a file of about so many bytes
@@ -224,6 +237,8 @@ WRITERS: dict[str, Callable[[Path, int], None]] = {
     "npz": npz,
     "onnx": onnx_bytes,
     "onnx-lists": onnx_lists,
+    "onnx-integers": onnx_integers,
+    "onnx-halves": onnx_halves,
 }
 
 

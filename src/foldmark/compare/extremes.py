@@ -14,7 +14,7 @@ __all__ = ["Setter", "block_extremes", "find_setter", "inside", "spans_walk"]
 _PIECE = 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Setter:
     """The element whose size chose a scale.
 
@@ -70,21 +70,24 @@ def find_setter(tensor: StoredTensor, number: int) -> Setter:
 
     Args:
         tensor: where to look.
-        number: the block's number, in C order of the blocks; for groups that are not
-            neighbours, of the scales that one piece has.
+        number: the block's number, the walk axis counted as the slowest; for groups
+            that are not neighbours, of the scales that one piece has.
     """
     block = tensor.layout.block or tensor.shape
     if tensor.records is not None:
         return _in_record(tensor, tensor.records, number)
     counts = tuple(-(-n // b) for n, b in zip(tensor.shape, block, strict=True))
-    place = tuple(int(i) for i in np.unravel_index(number, counts)) if counts else ()
     axis = tensor.walk_axis
+    place = _place(number, counts, axis)
     if not place or spans_walk(tensor):
         return _over_pieces(tensor, place, 0, tensor.shape[axis] if tensor.shape else 1)
     first = place[axis] * block[axis]
     first -= first % tensor.walk_step
     last = min(tensor.shape[axis], place[axis] * block[axis] + block[axis])
-    if block[axis] > _PIECE:
+    step = max(1, tensor.walk_step)
+    if tensor.rows(first, min(first + step, last)).group is not None:
+        return _over_pieces(tensor, place, 0, tensor.shape[axis])  # its columns are anywhere
+    if block[axis] > _PIECE or block[axis] > step:
         return _over_pieces(tensor, (*place[:axis], 0, *place[axis + 1 :]), first, last)
     values = tensor.rows(first, last)
     local = list(place)
@@ -92,6 +95,15 @@ def find_setter(tensor: StoredTensor, number: int) -> Setter:
     index, code, value = _largest(values, tuple(local))
     moved = tuple(i + first if at == axis else i for at, i in enumerate(index))
     return Setter(moved, code, value)
+
+
+def _place(number: int, counts: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    """Return the block of that number, counted with the walk axis as the slowest."""
+    if not counts:
+        return ()
+    order = (axis, *(i for i in range(len(counts)) if i != axis))
+    found = np.unravel_index(number, tuple(counts[i] for i in order))
+    return tuple(int(found[order.index(i)]) for i in range(len(counts)))
 
 
 def _in_record(tensor: StoredTensor, records: Records, number: int) -> Setter:

@@ -24,7 +24,7 @@ __all__ = ["CodeUse", "Inspection", "ScaleUse", "TensorReport", "inspect_artefac
 _RULING = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CodeUse:
     """Which codes occur.
 
@@ -42,7 +42,7 @@ class CodeUse:
     middle: tuple[int, int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ScaleUse:
     """What scales occur, and which are none.
 
@@ -62,7 +62,7 @@ class ScaleUse:
     nan: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TensorReport:
     """What one tensor is.
 
@@ -169,22 +169,21 @@ class _Job:
         self.whole, self.summed = tensor, summed
         self.tensor = in_pieces(tensor)
         self.stretches = stretches(self.tensor) if summed is None else [everything(self.tensor)]
-        self._found: list[Running | None] = [None] * len(self.stretches)
-        self._left, self._lock = len(self.stretches), Lock()
+        self._running, self._next = Running(), 0
+        self._early: dict[int, Running] = {}
+        self._lock = Lock()
 
     def survey(self, number: int) -> TensorReport | None:
         """Look at one stretch; the one that is done last gives the tensor's report."""
-        self._found[number] = survey(self.tensor, *self.stretches[number], self.summed)
+        found = survey(self.tensor, *self.stretches[number], self.summed)
         with self._lock:
-            self._left -= 1
-            if self._left:
+            self._early[number] = found
+            while self._next in self._early:
+                self._running.append(self._early.pop(self._next))
+                self._next += 1
+            if self._next < len(self.stretches):
                 return None
-        running = Running()
-        for found in self._found:
-            if found is not None:
-                running.append(found)
-        self._found.clear()
-        return _report(self.whole, self.tensor, running)
+        return _report(self.whole, self.tensor, self._running)
 
 
 def inspect_tensor(tensor: StoredTensor, summed: Array | None = None) -> TensorReport:
@@ -211,7 +210,7 @@ def _report(whole: StoredTensor, tensor: StoredTensor, running: Running) -> Tens
     setter = None
     if running.scales.largest_at[0] >= 0:
         setter = find_setter(tensor, int(running.scales.largest_at[0]))
-        if tensor is not whole:
+        if tensor.shape != whole.shape:
             index = np.unravel_index(setter.index[0], whole.shape)
             setter = replace(setter, index=tuple(int(i) for i in index))
     traces = find_traces(tensor, running.ends) if quantized else None

@@ -9,6 +9,7 @@ from foldmark.compare.extremes import block_extremes, inside, spans_walk
 from foldmark.compare.records import ScaleTally, add_checksum, add_scales, survey_records
 from foldmark.compare.tally import EXPONENTS, can_tally, count_not_finite, tally
 from foldmark.compare.traces import has_ends, merged
+from foldmark.errors import NotSupported
 from foldmark.formats.stored import Span, StoredTensor
 from foldmark.formats.values import Array, Values
 
@@ -17,8 +18,11 @@ __all__ = ["Running", "everything", "in_pieces", "stretches", "survey"]
 # Elements read at once: small enough for the cache and for the memory bound, whatever the file.
 _PIECE = 1 << 20
 _RAW_PIECE = 1 << 19
-# Where what is read at once holds more than this, a tensor is read as one axis if it can be.
-_LONGEST = 1 << 22
+# Where what is read at once holds more than this, a tensor is read as one axis, or in parts of
+# blocks, if it can be; above the second number it is refused.
+_LONGEST, _MOST_AT_ONCE = 1 << 22, 1 << 23
+# Of more rows their largest elements are not compared.
+_MOST_ROWS = 1 << 20
 # Bytes that one thread takes at a time of a tensor.
 _STRETCH = 1 << 24
 # Tensors of fewer bytes are read as values: numpy is quick enough for them.
@@ -35,7 +39,8 @@ class Running:
         counts: how often each code occurs.
         scales: what the scales are.
         not_finite: numbers that are NaN or infinite.
-        rows, columns: largest magnitude of each, where one scale serves them all.
+        rows, columns: largest magnitude of each, where one scale serves them all; None for
+            more rows than are worth keeping.
         ends: lowest and highest code of each block, where blocks reach over all pieces.
     """
 
@@ -51,25 +56,40 @@ class Running:
         self.counts += other.counts
         self.scales.append(other.scales)
         self.not_finite += other.not_finite
-        if other.rows is not None and other.columns is not None:
+        if other.columns is not None:
             self.append_lines(other.rows, other.columns)
         if other.ends is not None:
             self.ends = merged(self.ends, other.ends)
 
-    def append_lines(self, rows: Array, columns: Array) -> None:
+    def append_lines(self, rows: Array | None, columns: Array) -> None:
         """Add the largest magnitudes of the next rows, and of all columns over them."""
-        if self.rows is None or self.columns is None:
+        if self.columns is None:
             self.rows, self.columns = rows, columns
-        else:
+            return
+        if self.rows is not None and rows is not None:
             self.rows = np.concatenate([self.rows, rows])
-            self.columns = np.maximum(self.columns, columns)
+        self.columns = np.maximum(self.columns, columns)
 
 
 def in_pieces(tensor: StoredTensor) -> StoredTensor:
-    """Return the tensor as one axis where what is read at once would else be too long."""
-    step = tensor.elements // max(1, tensor.shape[tensor.walk_axis]) if tensor.shape else 1
-    flat = tensor.unrolled() if step * tensor.walk_step > _LONGEST else None
-    return tensor if flat is None else flat
+    """Return the tensor as one axis, or in parts, where it could else be read only in large ones.
+
+    Raises:
+        NotSupported: where its smallest parts are too large for little memory.
+    """
+    if tensor.at_once <= _LONGEST or _reads_records(tensor) or _is_run_of_floats(tensor):
+        return tensor
+    small = tensor.unrolled() or tensor.in_parts() or tensor
+    looked_at = tensor.layout.is_quantized or tensor.layout.number_format in EXPONENTS
+    if small.at_once > _MOST_AT_ONCE and looked_at:
+        raise NotSupported(
+            "not supported: a tensor of which little can't be read at a time",
+            where=f"{tensor.spans[0].source.path if tensor.spans else ''}: {tensor.name!r}",
+            got=f"{small.at_once} elements in its smallest part",
+            expected=f"at most {_MOST_AT_ONCE}",
+            todo="read it in Python: foldmark.load(path).find(name).load()",
+        )
+    return small
 
 
 def everything(tensor: StoredTensor) -> tuple[int, int]:
@@ -138,7 +158,8 @@ def _survey_pieces(running: Running, tensor: StoredTensor, start: int, stop: int
     counted = can_tally(tensor.layout.number_format)
     axis = tensor.walk_axis
     block = tensor.layout.block[axis] if tensor.layout.block and tensor.shape else 1
-    long = spans_walk(tensor) or block > _PIECE  # one piece does not show a whole block
+    # one piece does not show a whole block
+    long = spans_walk(tensor) or block > _PIECE or block > max(1, tensor.walk_step)
     for first, values in tensor.pieces(_PIECE, start, stop):
         if counted:
             tally(values, running.counts)
@@ -146,7 +167,9 @@ def _survey_pieces(running: Running, tensor: StoredTensor, start: int, stop: int
         # columns are no neighbours
         fresh = first % max(1, block) == 0 if values.group is None else first == 0
         if values.scale is not None and fresh:
-            add_scales(running.scales, values.scale, _normal(tensor))
+            # in an order that does not depend on how many blocks a piece has
+            scales = np.moveaxis(values.scale, axis, 0) if values.scale.ndim else values.scale
+            add_scales(running.scales, scales, _normal(tensor))
         if values.offset is not None and fresh:
             bad = values.offset.size - int(np.count_nonzero(np.isfinite(values.offset)))
             running.scales.bad_minima += bad
@@ -163,8 +186,10 @@ def _add_ends(running: Running, tensor: StoredTensor, values: Values) -> None:
         lines = codes.reshape(-1, codes.shape[-1])
         low, high = lines.min(axis=0), lines.max(axis=0)
         columns = _magnitude(low, high, zero)
-        flat = codes.reshape(codes.shape[0], -1)
-        rows = _magnitude(flat.min(axis=1), flat.max(axis=1), zero)
+        rows = None
+        if tensor.shape[0] <= _MOST_ROWS:
+            flat = codes.reshape(codes.shape[0], -1)
+            rows = _magnitude(flat.min(axis=1), flat.max(axis=1), zero)
         running.append_lines(rows, columns)
         one = (1,) * codes.ndim
         ends = low.min().reshape(one), high.max().reshape(one)

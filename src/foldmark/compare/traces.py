@@ -27,7 +27,7 @@ _OF_ONE = (
 _WIDE_OR_TINY = ("int16", "uint16", "int32", "uint32", "ternary")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Traces:
     """Statements about a tensor, each true of its sample.
 

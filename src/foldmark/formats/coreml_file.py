@@ -39,7 +39,7 @@ from foldmark.formats.values import Array, Layout, Values
 __all__ = ["read_coreml"]
 
 _MAGIC, _BLOB_HEADER = 0xDEADBEEF, 64
-_LONGEST_MANIFEST, _LONGEST_MODEL = 1 << 20, 1 << 28
+_LONGEST_MANIFEST, _LONGEST_MODEL = 1 << 20, 1 << 24
 _HERE = "@model_path/"
 # data type of MIL -> (number format, dtype of the bytes, bits of an element)
 _TYPES: dict[int, tuple[str, np.dtype[np.generic], int]] = {
@@ -64,6 +64,15 @@ _TYPES: dict[int, tuple[str, np.dtype[np.generic], int]] = {
     39: ("uint3", np.dtype(np.uint8), 3),
 }
 
+# list of numbers in the description -> what its items are
+_HELD = {
+    "floats": np.float32,
+    "doubles": np.float64,
+    "ints": np.int32,
+    "longInts": np.int64,
+    "bools": np.bool_,
+}
+
 
 def read_coreml(path: Path) -> Artefact:
     """Read a package's description; weights are read when asked for.
@@ -71,13 +80,20 @@ def read_coreml(path: Path) -> Artefact:
     Raises:
         MissingExtra: coremltools is not installed.
         FileUnreadable, TruncatedFile, HostileFile: files that are missing or contradict each other.
-        NotSupported: a model that is no ML program, or a compression without a reader.
+        NotSupported: a model that is no ML program, a compression without a reader, or numbers
+            of more than 16 MiB in the description.
     """
     messages = _import_messages(path)
     manifest = FileBytes(path / "Manifest.json")
     model = FileBytes(_inside(path / "Data", _model_name(manifest), str(path)))
     if model.size > _LONGEST_MODEL:
-        raise HostileFile("the description is too long", where=str(path), got=str(model.size))
+        raise NotSupported(
+            "not supported: a Core ML description that is large without its weights",
+            where=str(model.path),
+            got=f"{model.size} bytes",
+            expected=f"at most {_LONGEST_MODEL}, for it is held in memory",
+            todo="save the package again with coremltools, which puts weights into weight.bin",
+        )
     specification = messages.Model()
     try:
         specification.ParseFromString(model.read(0, model.size, "description"))
@@ -89,7 +105,7 @@ def read_coreml(path: Path) -> Artefact:
             f"not supported: Core ML {kind}", where=str(path), todo="convert it to an ML program"
         )
     blobs = _Blobs(model.path.parent, str(path))
-    operations = list(_operations(specification.mlProgram))
+    operations = _operations(specification.mlProgram)
     tensors = [found for one in operations for found in _tensors(one, blobs)]
     files = (model, manifest, *blobs.files.values())
     version = {"specification": str(specification.specificationVersion)}
@@ -259,10 +275,12 @@ def _immediate(
             fields = unpack_fields(raw, bits)[:count]
             return _signed(fields, number_format) if fields.size == count else None
         return raw.view(dtype) if raw.size == count * dtype.itemsize else None
-    if kind not in ("floats", "ints", "doubles", "longInts", "bools"):
+    if kind not in _HELD:
         return None
-    numbers = np.array(getattr(tensor, kind).values)
-    return numbers.astype(dtype) if numbers.size == count else None
+    held = getattr(tensor, kind).values
+    if len(held) != count:
+        return None
+    return np.fromiter(held, _HELD[kind], count).astype(dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -337,7 +355,9 @@ def _plain(name: str, constant: _Constant, blobs: _Blobs) -> StoredTensor:
     assert constant.span is not None
     role = {part_of(constant.number_format): constant}
     layout = Layout(constant.number_format)
-    return StoredTensor(name, shape, layout, (constant.span,), blobs.parts(dict(role)), read)
+    parts, spans = blobs.parts(dict(role)), (constant.span,)
+    neighbours = Run(None, lambda first, last: Values(constant.read(first, last)))
+    return StoredTensor(name, shape, layout, spans, parts, read, run=neighbours)
 
 
 def _along(codes: _Constant, one: _Constant, axis: _Constant | None) -> _Constant:

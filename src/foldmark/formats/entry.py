@@ -54,7 +54,7 @@ FIELDS: Mapping[str, tuple[int, Array | None]] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Entry:
     """One named array of a file.
 

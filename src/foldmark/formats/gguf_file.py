@@ -40,6 +40,13 @@ _DEFAULT_ALIGNMENT = 32
 _MAX_DIMENSIONS = 4
 _MAX_NESTING = 4
 _STRING, _ARRAY = 8, 9
+# The format's own bound for keys; names of tensors stay below it too.
+_LONGEST_NAME = (1 << 16) - 1
+# Of a longer text its length is given.
+_LONGEST_TEXT = 1 << 16
+# Pairs and tensors are held in memory, so the two together may take so many bytes; arrays and long
+# texts are passed over.
+_LONGEST_HEADER = 1 << 25
 # metadata type -> bytes of a value; strings and arrays stand apart
 _FIXED_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _FIXED_DTYPES = {
@@ -73,6 +80,33 @@ class _Entry:
     offset: int
 
 
+@dataclass
+class _Header(Cursor):
+    """A cursor that knows how much of what it passed is held in memory.
+
+    Attributes:
+        held: bytes of names and texts, each with what a pair or a tensor takes beside it.
+    """
+
+    held: int = 0
+
+    def hold(self, nbytes: int) -> None:
+        """Count a name or a text.
+
+        Raises:
+            NotSupported: where all of them take too much.
+        """
+        self.held += nbytes + _LEAST_PAIR
+        if self.held > _LONGEST_HEADER:
+            raise NotSupported(
+                "not supported: a GGUF file with so many names and values",
+                where=str(self.source.path),
+                got=f"more than {_LONGEST_HEADER >> 20} MiB of them",
+                expected="less, for they are held in memory",
+                todo="split the file with gguf-split",
+            )
+
+
 def read_gguf(path: Path) -> Artefact:
     """Read a GGUF file's header; tensors are read when asked for.
 
@@ -81,7 +115,7 @@ def read_gguf(path: Path) -> Artefact:
         NotSupported: another version, or a block type without a reader.
     """
     source = FileBytes(path)
-    cursor = Cursor(source)
+    cursor = _Header(source)
     cursor.skip(4, "magic")
     version = cursor.unsigned(4, "version")
     if version not in _VERSIONS:
@@ -113,10 +147,10 @@ def _refuse_count(cursor: Cursor, least_bytes: int, what: str) -> None:
         )
 
 
-def _read_pairs(cursor: Cursor, count: int) -> dict[str, str]:
+def _read_pairs(cursor: _Header, count: int) -> dict[str, str]:
     metadata: dict[str, str] = {}
     for _ in range(count):
-        key = _string(cursor, "metadata key")
+        key = _name(cursor, "metadata key")
         if key in metadata:
             raise HostileFile(
                 "a metadata key stands twice", where=str(cursor.source.path), got=repr(key)
@@ -125,16 +159,32 @@ def _read_pairs(cursor: Cursor, count: int) -> dict[str, str]:
     return metadata
 
 
-def _string(cursor: Cursor, what: str) -> str:
+def _name(cursor: _Header, what: str) -> str:
     length = cursor.unsigned(8, f"length of a {what}")
-    _refuse_count(cursor, length, f"characters of a {what}")
+    if length > _LONGEST_NAME:
+        raise HostileFile(
+            f"a {what} is too long",
+            where=str(cursor.source.path),
+            got=f"{length} bytes",
+            expected=f"at most {_LONGEST_NAME}",
+        )
+    cursor.hold(length)
     return cursor.take(length, what).decode("utf-8", "backslashreplace")
 
 
-def _value(cursor: Cursor, kind: int, key: str, depth: int) -> str:
-    """Read one metadata value as text; arrays are summed up, so that a vocabulary costs little."""
+def _text(cursor: _Header, what: str) -> str:
+    length = cursor.unsigned(8, f"length of a {what}")
+    if length > _LONGEST_TEXT:
+        cursor.skip(length, what)
+        return f"[{length} bytes]"
+    cursor.hold(length)
+    return cursor.take(length, what).decode("utf-8", "backslashreplace")
+
+
+def _value(cursor: _Header, kind: int, key: str, depth: int) -> str:
+    """Read one value as text; arrays and long texts are summed up: a vocabulary costs little."""
     if kind == _STRING:
-        return _string(cursor, f"value of {key!r}")
+        return _text(cursor, f"value of {key!r}")
     if kind == _ARRAY:
         return _array(cursor, key, depth)
     if kind not in _FIXED_BYTES:
@@ -146,7 +196,7 @@ def _value(cursor: Cursor, kind: int, key: str, depth: int) -> str:
     return str(bool(number)) if kind == 7 else str(number)
 
 
-def _array(cursor: Cursor, key: str, depth: int) -> str:
+def _array(cursor: _Header, key: str, depth: int) -> str:
     kind, count = cursor.unsigned(4, f"type in {key!r}"), cursor.unsigned(8, f"length of {key!r}")
     if depth >= _MAX_NESTING:
         raise HostileFile(f"metadata {key!r} is nested too deep", where=str(cursor.source.path))
@@ -170,8 +220,8 @@ def _alignment(metadata: dict[str, str], where: str) -> int:
     return alignment
 
 
-def _read_entry(cursor: Cursor) -> _Entry:
-    name = _string(cursor, "tensor name")
+def _read_entry(cursor: _Header) -> _Entry:
+    name = _name(cursor, "tensor name")
     rank = cursor.unsigned(4, f"rank of {name!r}")
     if rank > _MAX_DIMENSIONS:
         raise HostileFile(

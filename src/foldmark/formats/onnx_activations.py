@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from foldmark.errors import NotSupported
 from foldmark.formats.activations import StoredActivation
 from foldmark.formats.onnx_graph import Graph, attribute
-from foldmark.formats.onnx_places import FORMATS
-from foldmark.formats.onnx_tensor import tensor_array
+from foldmark.formats.onnx_places import FORMATS, Places
 from foldmark.formats.values import Array
 
 __all__ = ["Operand", "activations_of", "operands_of"]
@@ -58,6 +58,8 @@ _OPERANDS: Mapping[str, tuple[Operand, ...]] = {
     "DynamicQuantizeMatMul": _AT_RUN_TIME,
     "DynamicQuantizeLSTM": _AT_RUN_TIME,
 }
+# No activation has so many channels; what one has is held in memory.
+_MOST_SCALES = 1 << 20
 # What ONNX Runtime's quantizer appends to a value's name: to its codes, and to an output that it
 # quantizes before it leaves.
 _CODES, _OUTPUT = "_quantized", "_QuantizeLinear_Input"
@@ -71,19 +73,25 @@ def operands_of(node: onnx.NodeProto) -> Iterator[Operand]:
         yield from (Operand(k, k + 1, k + 2) for k in range(2, len(node.input), 3))
 
 
-def activations_of(graph: Graph) -> Iterator[StoredActivation]:
+def activations_of(graph: Graph, places: Places) -> Iterator[StoredActivation]:
     """Yield each quantized activation once, in the order of the nodes.
 
     A value that is quantized with several scales comes again as "name #2".
 
     Args:
         graph: the model's constants and nodes.
+        places: where its tensors lie.
+
+    Raises:
+        NotSupported: more scales than an activation has channels.
     """
     loaded: dict[int, Array] = {}
     seen: dict[str, list[tuple[object, ...]]] = {}
     for found in _found(graph):
         known = seen.setdefault(found.name, [])
-        scale, zero = (_numbers(tensor, loaded) for tensor in (found.scale, found.zero_point))
+        scale, zero = (
+            _numbers(tensor, places, loaded) for tensor in (found.scale, found.zero_point)
+        )
         zero = zero if zero is not None and zero.any() else None
         key = (found.number_format, *(None if a is None else a.tobytes() for a in (scale, zero)))
         if key not in known:
@@ -115,11 +123,21 @@ def _found(graph: Graph) -> Iterator[_Found]:
                     yield found
 
 
-def _numbers(tensor: onnx.TensorProto | None, loaded: dict[int, Array]) -> Array | None:
+def _numbers(
+    tensor: onnx.TensorProto | None, places: Places, loaded: dict[int, Array]
+) -> Array | None:
     if tensor is None:
         return None
     if id(tensor) not in loaded:
-        loaded[id(tensor)] = tensor_array(tensor).astype(np.float32).reshape(-1)
+        numbers = places.numbers(tensor)
+        if numbers.elements > _MOST_SCALES:
+            raise NotSupported(
+                "not supported: an activation with so many scales",
+                where=f"{places.model.path}: {tensor.name!r}",
+                got=str(numbers.elements),
+                expected=f"at most {_MOST_SCALES}, for they are held in memory",
+            )
+        loaded[id(tensor)] = numbers.load().astype(np.float32).reshape(-1)
     return loaded[id(tensor)]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import onnx
 
 from foldmark.errors import FileUnreadable, HostileFile, TruncatedFile
-from foldmark.formats.onnx_tensor import byte_count, check_header, external_entries
+from foldmark.formats.onnx_tensor import LISTED, byte_count, check_header, external_entries
 
 __all__ = ["IN_MEMORY", "Own", "resolve_external"]
 
@@ -23,21 +23,24 @@ class Own:
 
     Attributes:
         location: what the reader calls it; no name that a model could know.
+        listed: the same, for lists whose numbers take as many bytes as each needs.
         path: where it is, links resolved; its folder need not be the one that data may lie in.
     """
 
     location: str
+    listed: str
     path: Path
 
 
 @dataclass(frozen=True)
 class _Region:
-    """Bytes of a file that hold one tensor."""
+    """Bytes of a file that hold one tensor, perhaps as a list."""
 
     tensor: onnx.TensorProto
     path: Path
     offset: int
     size: int
+    listed: bool
 
 
 def resolve_external(
@@ -80,13 +83,16 @@ def _region(tensor: onnx.TensorProto, folder: Path, where: str, own: Own | None)
     if unknown:
         warnings.warn(f"{where} has unknown keys, ignored: {', '.join(unknown)}", stacklevel=2)
     location = entries.get("location", "")
-    if own is not None and location == own.location:
+    listed = own is not None and location == own.listed
+    if own is not None and location in (own.location, own.listed):
         path = own.path
     else:
         path = _inside(folder, location, where)
     size = byte_count(tensor)
     offset = _natural(entries, "offset", 0, where)
     length = _natural(entries, "length", size, where)
+    if listed:
+        size = length  # how many numbers these are is counted when they are read
     if length != size:
         raise HostileFile(
             "length does not fit the shape",
@@ -102,7 +108,7 @@ def _region(tensor: onnx.TensorProto, folder: Path, where: str, own: Own | None)
             got=f"{available} bytes",
             expected=f"at least {offset + size}",
         )
-    return _Region(tensor, path, offset, size)
+    return _Region(tensor, path, offset, size, listed)
 
 
 def _natural(entries: dict[str, str], key: str, default: int, where: str) -> int:
@@ -176,5 +182,6 @@ def _leave_in_place(region: _Region) -> None:
         ("location", str(region.path)),
         ("offset", str(region.offset)),
         ("length", str(region.size)),
+        *((LISTED, LISTED) for _ in range(region.listed)),
     ):
         tensor.external_data.add(key=key, value=value)

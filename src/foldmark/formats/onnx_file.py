@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from foldmark.errors import FileUnreadable, FormatNotRecognised, HostileFile, TruncatedFile
 from foldmark.formats.onnx_external import IN_MEMORY, Own, resolve_external
-from foldmark.formats.onnx_mapped import EVERYWHERE, LARGE, Buffer, without_weights
+from foldmark.formats.onnx_mapped import LARGE, Buffer, looked_at, without_weights
 from foldmark.formats.onnx_tensor import (
     check_inline,
     external_entries,
@@ -94,15 +94,19 @@ def read_mapped(source: ModelSource) -> onnx.ModelProto:
 def read_in_place(path: Path, least: int = LARGE) -> onnx.ModelProto:
     """Return a model to look at: as by `read_mapped`, tensors of nodes and functions left too.
 
+    So are lists of integers and halves, which `onnx_places.Places` reads and `tensor_array` does
+    not; of a text longer than 64 KiB its length is given.
+
     Args:
         path: where the model is.
         least: bytes of a tensor that is left in the file.
 
     Raises:
         FileUnreadable, FormatNotRecognised, TruncatedFile, HostileFile: as `read_model`.
+        NotSupported: a model that is large without its weights.
     """
     data, own = _file_bytes(path, _mapped), _own(path)
-    data = without_weights(data, own.location, least, EVERYWHERE)
+    data = looked_at(data, own.location, own.listed, least, str(path))
     return _parse(data, path.parent, str(path), in_memory=-1, own=own)
 
 
@@ -119,7 +123,7 @@ def model_files(path: Path) -> tuple[Path, ...]:
 
 def _own(path: Path) -> Own:
     """Name the model's own file; no file foresees the name, so that none can use it."""
-    return Own(secrets.token_hex(16), path.resolve())
+    return Own(secrets.token_hex(16), secrets.token_hex(16), path.resolve())
 
 
 def _mapped(path: Path) -> Buffer:

@@ -9,7 +9,15 @@ import numpy as np
 import onnx
 
 from foldmark.formats.entry import DTYPES, FIELDS, Entry
-from foldmark.formats.onnx_tensor import byte_count, external_entries, is_external, tensor_array
+from foldmark.formats.onnx_lists import Listed
+from foldmark.formats.onnx_tensor import (
+    byte_count,
+    element_count,
+    external_entries,
+    is_external,
+    is_listed,
+    tensor_array,
+)
 from foldmark.formats.scaled_blocks import Held, Numbers
 from foldmark.formats.source import FileBytes
 from foldmark.formats.stored import Span
@@ -64,21 +72,33 @@ class Places:
         self._inline = self._found(path, tensors)
 
     def numbers(self, tensor: onnx.TensorProto) -> Numbers:
-        """Return what reads the tensor: from its file in part, or from memory."""
+        """Return what reads the tensor: from its file in part, or from memory.
+
+        Raises:
+            HostileFile: a list of another length than the shape says.
+        """
         form, spans = FORMATS.get(tensor.data_type, ""), self.spans(tensor)
+        if is_listed(tensor):
+            return Listed(tensor.name, form, element_count(tensor), self._list(tensor))
         if spans and (form in DTYPES or form in FIELDS):
             shape = tuple(tensor.dims)
             return Entry(tensor.name, form, shape, spans[0].source, spans[0].offset)
         return Held(_plain_integers(tensor_array(tensor)))
 
     def spans(self, tensor: onnx.TensorProto) -> tuple[Span, ...]:
-        """Return where the tensor's bytes lie, nothing when that can't be told."""
+        """Return where the bytes of the tensor's elements lie, nothing when that can't be told."""
         if not is_external(tensor):
             at = self._inline.get(id(tensor))
             return () if at is None else (Span(self.model, at, len(tensor.raw_data)),)
+        if is_listed(tensor):
+            return ()
         entries = external_entries(tensor)
         place = int(entries.get("offset") or 0)
         return (Span(self._file(entries["location"]), place, byte_count(tensor)),)
+
+    def _list(self, tensor: onnx.TensorProto) -> Span:
+        entries = external_entries(tensor)
+        return Span(self.model, int(entries["offset"]), int(entries["length"]))
 
     def _file(self, location: str) -> FileBytes:
         if location == self._own:
@@ -118,6 +138,8 @@ class Places:
         if id(tensor) in self._counted:
             return 0
         self._counted.add(id(tensor))
+        if is_listed(tensor):
+            return self._list(tensor).nbytes
         if is_external(tensor):
             location = external_entries(tensor)["location"]
             self._used[location] = self._used.get(location, 0) + byte_count(tensor)

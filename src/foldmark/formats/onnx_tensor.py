@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ from onnx import numpy_helper
 from foldmark.errors import HostileFile
 
 __all__ = [
+    "LISTED",
     "all_tensors",
     "byte_count",
     "check_header",
@@ -19,6 +21,7 @@ __all__ = [
     "element_count",
     "external_entries",
     "is_external",
+    "is_listed",
     "model_tensors",
     "tensor_array",
     "tensor_dtype",
@@ -40,6 +43,10 @@ _PACKED: dict[int, int] = {
 _KNOWN_TYPES = frozenset(onnx.TensorProto.DataType.values()) - {onnx.TensorProto.UNDEFINED}
 
 
+LISTED: Final = "listed"
+"""Key of the entry that says: the bytes are a list whose numbers take as many as each needs."""
+
+
 def is_external(tensor: onnx.TensorProto) -> bool:
     """True when the tensor's bytes lie in another file."""
     return tensor.data_location == onnx.TensorProto.EXTERNAL
@@ -48,6 +55,11 @@ def is_external(tensor: onnx.TensorProto) -> bool:
 def external_entries(tensor: onnx.TensorProto) -> dict[str, str]:
     """Return the tensor's external_data entries; a repeated key keeps its last value."""
     return {entry.key: entry.value for entry in tensor.external_data}
+
+
+def is_listed(tensor: onnx.TensorProto) -> bool:
+    """True when `read_in_place` left the tensor in its file as a list of numbers."""
+    return is_external(tensor) and any(entry.key == LISTED for entry in tensor.external_data)
 
 
 def element_count(tensor: onnx.TensorProto) -> int:

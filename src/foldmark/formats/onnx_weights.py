@@ -20,8 +20,8 @@ from foldmark.formats.onnx_quantized import Packed, Weight, weights_of
 from foldmark.formats.onnx_scales import faulty_scales
 from foldmark.formats.onnx_tensor import byte_count
 from foldmark.formats.plain import part_of
-from foldmark.formats.scaled_blocks import Derived, Held, Numbers, ScaledBlocks
-from foldmark.formats.stored import Artefact, Part, Span, StoredTensor
+from foldmark.formats.scaled_blocks import Held, Numbers, ScaledBlocks
+from foldmark.formats.stored import Artefact, Part, Run, Span, StoredTensor
 from foldmark.formats.values import Array, Layout, Values
 
 __all__ = ["read_onnx"]
@@ -57,8 +57,8 @@ def read_onnx(path: Path) -> Artefact:
         tuple(tensors),
         max(0, header),
         metadata,
-        tuple(faulty_scales(graph, weight_scales)),
-        activations=tuple(activations_of(graph)),
+        tuple(faulty_scales(graph, places, weight_scales)),
+        activations=tuple(activations_of(graph, places)),
     )
 
 
@@ -84,6 +84,7 @@ def _stored(weight: Weight, places: Places) -> StoredTensor:
             _parts(weight, places),
             _Rows(codes, shape).read,
             note="its scale is not a constant of the graph",
+            run=_Rows(codes, shape).run,
         )
     blocks = ScaledBlocks(
         codes,
@@ -105,6 +106,11 @@ class _Rows:
         across = math.prod(self.shape[1:])
         rows = (last - first, *self.shape[1:]) if self.shape else ()
         return Values(self.numbers.stored(first * across, last * across, rows))
+
+    @property
+    def run(self) -> Run:
+        """The same numbers as one axis."""
+        return Run(None, _Rows(self.numbers, (self.numbers.elements,)).read)
 
 
 def _block(weight: Weight, shape: tuple[int, ...], where: str) -> tuple[int, ...] | None:
@@ -155,13 +161,10 @@ def _stored_bits(weight: Weight, packed: Packed, places: Places) -> StoredTensor
             got=f"codes {list(weight.codes.dims)}, scales {list(scale.dims) if scale else None}",
             expected=f"{rows} rows of {columns} codes in {blocks} blocks",
         )
-    middle = Held(np.array(1 << (bits - 1), np.int32))
-    where = str(places.model.path)
-    offsets: Numbers = middle
+    offsets: Numbers = Held(np.array(1 << (bits - 1), np.int32))
     if zeros is not None:
-        offsets = _packed_zeros(
-            places.numbers(zeros), (rows, blocks), bits, f"{where}: {zeros.name!r}"
-        )
+        where = f"{places.model.path}: {zeros.name!r}"
+        offsets = _packed_zeros(places.numbers(zeros), (rows, blocks), bits, where)
     numbers = places.numbers(weight.codes)
     codes: Numbers = _Trimmed(numbers, bytes_a_row, bits, columns)
     if isinstance(numbers, Entry) and bytes_a_row * 8 == columns * bits:
@@ -207,20 +210,17 @@ class _Trimmed:
 
 
 def _packed_zeros(numbers: Numbers, blocks: tuple[int, int], bits: int, where: str) -> Numbers:
-    """Return zero points (rows, blocks): one a number, or packed along each row."""
+    """Return zero points (rows, blocks): one a number, or packed along each row.
 
-    def unpack() -> Array:
-        items = numbers.load()
-        if items.dtype == np.uint8 and items.size != blocks[0] * blocks[1]:
-            if items.size % blocks[0]:
-                raise HostileFile("packed zero points do not fit", where=where)
-            items = unpack_fields(np.ascontiguousarray(items.reshape(blocks[0], -1)), bits)
-            items = items[:, : blocks[1]].astype(np.int32)
-        if items.size != blocks[0] * blocks[1]:
-            raise HostileFile("zero points do not fit", where=where)
-        return items.reshape(blocks)
-
-    return Derived(blocks[0] * blocks[1], unpack)
+    Raises:
+        HostileFile: another number of them.
+    """
+    if numbers.elements == blocks[0] * blocks[1]:
+        return numbers
+    bytes_a_row, rest = divmod(numbers.elements, blocks[0])
+    if rest or bytes_a_row * 8 < blocks[1] * bits or numbers.read(0, 1).dtype != np.uint8:
+        raise HostileFile("zero points do not fit", where=where)
+    return _Trimmed(numbers, bytes_a_row, bits, blocks[1])
 
 
 def _spans(weight: Weight, places: Places) -> tuple[Span, ...]:
@@ -240,11 +240,13 @@ def _parts(weight: Weight, places: Places) -> dict[Part, int]:
 def _plain(tensor: onnx.TensorProto, name: str, places: Places) -> StoredTensor:
     number_format = FORMATS.get(tensor.data_type, "other")
     shape = tuple(tensor.dims)
+    rows = _Rows(places.numbers(tensor), shape)
     return StoredTensor(
         name,
         shape,
         Layout(number_format),
         places.spans(tensor),
         {part_of(number_format): places.count(tensor)},
-        _Rows(places.numbers(tensor), shape).read,
+        rows.read,
+        run=rows.run,
     )

@@ -3,7 +3,7 @@
 import math
 
 from foldmark.formats.entry import Entry
-from foldmark.formats.stored import Part, StoredTensor
+from foldmark.formats.stored import Part, Run, StoredTensor
 from foldmark.formats.values import Layout, Values
 
 __all__ = ["part_of", "plain_tensor"]
@@ -35,4 +35,5 @@ def plain_tensor(entry: Entry) -> StoredTensor:
         (entry.span,),
         {part_of(entry.number_format): entry.nbytes},
         read,
+        run=Run(None, lambda first, last: Values(entry.read(first, last))),
     )

@@ -1,9 +1,8 @@
 """Codes with one scale, and perhaps one zero point, for each of a grid of blocks."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from foldmark.formats.stored import Part, Run, Span, StoredTensor
 from foldmark.formats.values import Array, Layout, PackedCodes, Values
 
-__all__ = ["Derived", "Held", "Numbers", "ScaledBlocks"]
+__all__ = ["Held", "Numbers", "ScaledBlocks"]
 
 
 class Numbers(Protocol):
@@ -35,7 +34,7 @@ class Numbers(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Held:
     """Numbers that are in memory already."""
 
@@ -59,36 +58,7 @@ class Held:
         return self.array
 
 
-@dataclass(frozen=True, eq=False)
-class Derived:
-    """Numbers that are worked out when the first of them is asked for, and then held.
-
-    Attributes:
-        elements: how many numbers there are.
-        make: gives them all.
-    """
-
-    elements: int
-    make: Callable[[], Array]
-
-    @cached_property
-    def _held(self) -> Held:
-        return Held(self.make())
-
-    def read(self, first: int, last: int) -> Array:
-        """Return elements first..last in C order."""
-        return self._held.read(first, last)
-
-    def stored(self, first: int, last: int, shape: tuple[int, ...]) -> Array:
-        """Return elements first..last in C order."""
-        return self._held.stored(first, last, shape)
-
-    def load(self) -> Array:
-        """Return everything."""
-        return self._held.load()
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class ScaledBlocks:
     """Codes, scales and zero points that lie each for itself.
 
@@ -128,6 +98,7 @@ class ScaledBlocks:
             parts,
             self.read,
             walk_step=self.step,
+            finest_step=1,
             run=self.run(),
         )
 
@@ -173,6 +144,7 @@ def _run_length(shape: tuple[int, ...], block: tuple[int, ...]) -> int | None:
     if axes:
         size, extent = axes.pop()
         length *= extent
-        if size % extent or any(b > 1 for _, b in axes):
+        # a last block may be shorter only where nothing follows it
+        if (size % extent and axes) or any(b > 1 for _, b in axes):
             return None
     return length if all(shape) else None

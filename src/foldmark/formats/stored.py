@@ -42,7 +42,7 @@ class Part(Enum):
     INDICES = "group indices"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Span:
     """A run of bytes that belongs to one tensor.
 
@@ -115,21 +115,21 @@ class Records:
         return raw.reshape(last - first, self.nbytes)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Run:
     """A tensor's elements in C order as one axis, for those who need not know its shape.
 
     Attributes:
-        block: how many neighbours share a scale.
+        block: how many neighbours share a scale, None where there are no scales.
         reader: called with the first element and the one behind the last: whole blocks, or a part
             of one.
     """
 
-    block: int
+    block: int | None
     reader: Callable[[int, int], Values] = field(repr=False)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class StoredTensor:
     """One tensor of a file; its numbers are read when asked for.
 
@@ -142,6 +142,8 @@ class StoredTensor:
         reader: called with the first index and the one behind the last along `walk_axis`.
         walk_axis: the axis along which pieces can be read without touching the rest.
         walk_step: pieces start at multiples of this.
+        finest_step: where pieces may be shorter than a block they start at multiples of this; 0
+            where they may not.
         note: one remark for the reader of a table, "" for none.
         records: the same bytes as a run of records, where codes and scales are stored so.
         run: the same elements as one axis, where blocks are neighbours.
@@ -155,6 +157,7 @@ class StoredTensor:
     reader: Callable[[int, int], Values] = field(repr=False)
     walk_axis: int = 0
     walk_step: int = 1
+    finest_step: int = 0
     note: str = ""
     records: Records | None = None
     run: Run | None = None
@@ -194,15 +197,26 @@ class StoredTensor:
         """Return the tensor as one axis, so that rows longer than memory can be read in pieces."""
         if self.run is None:
             return None
+        block = self.run.block
         return replace(
             self,
             shape=(self.elements,),
-            layout=replace(self.layout, block=(self.run.block,)),
+            layout=self.layout if block is None else replace(self.layout, block=(block,)),
             reader=self.run.reader,
             walk_axis=0,
-            walk_step=self.run.block if self.run.block <= _LONGEST_STEP else 1,
+            walk_step=block if block is not None and block <= _LONGEST_STEP else 1,
             run=None,
         )
+
+    def in_parts(self) -> "StoredTensor | None":
+        """Return the tensor with pieces that may be shorter than its blocks."""
+        return replace(self, walk_step=self.finest_step) if self.finest_step else None
+
+    @property
+    def at_once(self) -> int:
+        """How many elements the smallest piece has that can be read."""
+        length = self.shape[self.walk_axis] if self.shape else 1
+        return self.elements // max(1, length) * min(self.walk_step, max(1, length))
 
     def pieces(
         self, elements: int = 1 << 22, first: int = 0, last: int | None = None

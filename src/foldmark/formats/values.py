@@ -13,7 +13,7 @@ __all__ = ["Array", "Layout", "PackedCodes", "Values", "expand_blocks"]
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Layout:
     """How a tensor's numbers are stored.
 

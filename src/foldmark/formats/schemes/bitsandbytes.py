@@ -21,7 +21,7 @@ import numpy as np
 from foldmark.errors import HostileFile
 from foldmark.formats.entry import Entry
 from foldmark.formats.schemes.shelf import Shelf, demand, spans
-from foldmark.formats.stored import Part, StoredTensor
+from foldmark.formats.stored import Part, Run, StoredTensor
 from foldmark.formats.values import Array, Layout, PackedCodes, Values
 
 __all__ = ["claim"]
@@ -140,18 +140,22 @@ def _blocks(arrays: _Arrays, state: _State, number_format: str) -> StoredTensor:
     across = math.prod(shape[1:])
     step = 1 if across % state.block == 0 else state.block
 
-    def read(first: int, last: int) -> Values:
-        start, stop = first * across, last * across
+    def values(start: int, stop: int, rows: tuple[int, ...]) -> Values:
         raw = weight.read(start // 2, -(-stop // 2))
         scale = _largest(arrays, state, start // state.block, -(-stop // state.block))
-        rows = (last - first, *shape[1:])
         per_block = (*rows[:-1], -(-rows[-1] // state.block))
         return Values(
-            _codes(raw, rows),
-            (*(1 for _ in shape[:-1]), state.block),
+            _codes(raw, rows, start % 2),
+            (*(1 for _ in rows[:-1]), state.block),
             scale.reshape(per_block),
             codebook=table.load().reshape(-1),
         )
+
+    def read(first: int, last: int) -> Values:
+        return values(first * across, last * across, (last - first, *shape[1:]))
+
+    def run(first: int, last: int) -> Values:
+        return values(first, last, (last - first,))
 
     nested = bool(arrays.nested)
     layout = Layout(
@@ -176,17 +180,22 @@ def _blocks(arrays: _Arrays, state: _State, number_format: str) -> StoredTensor:
         parts,
         read,
         walk_step=step,
+        run=Run(state.block, run),
     )
 
 
-def _codes(raw: Array, shape: tuple[int, ...]) -> Array | PackedCodes:
-    """Take two codes out of each byte, the high one first; they may stay where they are."""
+def _codes(raw: Array, shape: tuple[int, ...], skipped: int) -> Array | PackedCodes:
+    """Take two codes out of each byte, the high one first; they may stay where they are.
+
+    skipped: 1 where the first byte's high code is left out, else 0
+    """
     count = math.prod(shape)
 
     def unpack() -> Array:
-        return np.stack([raw >> 4, raw & 15], axis=-1).reshape(-1)[:count].reshape(shape)
+        fields = np.stack([raw >> 4, raw & 15], axis=-1).reshape(-1)
+        return fields[skipped : skipped + count].reshape(shape)
 
-    if count % 2:
+    if skipped or count % 2:
         return unpack()
     return PackedCodes(raw.reshape(1, -1), ((0, raw.size, 4, 1),), unpack)
 

@@ -119,7 +119,7 @@ def _gptq(module: str, words: _Words) -> StoredTensor:
         return _values(words, codes, group, (0, words.groups), order[first:last])
 
     name = "GPTQ v1" if words.added else "GPTQ v2"
-    return _stored(module, words, (inputs, group, step), read, name)
+    return _stored(module, words, (inputs, group, step, per_word), read, name)
 
 
 def _columns(words: _Words, first: int, last: int) -> Array | PackedCodes:
@@ -185,7 +185,7 @@ def _awq(module: str, words: _Words) -> StoredTensor:
         scale = words.scales.rows(*chosen).astype(np.float32)
         return Values(codes, (1, group), scale.T, zeros.astype(np.int32).T)
 
-    return _stored(module, words, (inputs, group, group), read, "AWQ")
+    return _stored(module, words, (inputs, group, group, 1), read, "AWQ")
 
 
 def _in_order(fields: Array) -> Array:
@@ -197,11 +197,11 @@ def _in_order(fields: Array) -> Array:
 def _stored(
     module: str,
     words: _Words,
-    sizes: tuple[int, int, int],
+    sizes: tuple[int, int, int, int],
     read: Callable[[int, int], Values],
     packing: str,
 ) -> StoredTensor:
-    inputs, group, step = sizes
+    inputs, group, step, finest = sizes
     layout = Layout(f"uint{words.bits}", (1, group), words.scales.number_format, "stored", packing)
     return StoredTensor(
         f"{module}.weight",
@@ -217,4 +217,5 @@ def _stored(
         read,
         walk_axis=1,
         walk_step=step,
+        finest_step=finest,
     )
