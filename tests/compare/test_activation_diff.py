@@ -135,6 +135,23 @@ def test_dynamic_against_static(model: Path, capfd: pytest.CaptureFixture[str]) 
     assert "Activations: 2 dynamic uint8 in both. Only weights were compared" in said
 
 
+def test_rows_of_a_table_are_no_activations(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Gather", ["table", "x"], ["rows"]),
+        helper.make_node("DequantizeLinear", ["rows", "s", "z"], ["y"]),
+    ]
+    stored = {"table": np.ones((9, 4), np.uint8), "s": np.float32(0.5), "z": np.uint8(3)}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.INT64, ["n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m")
+    assert open_artefact(tmp_path / "m").activations == ()
+
+
 def test_weights_alone_have_no_activations(
     tmp_path: Path, model: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

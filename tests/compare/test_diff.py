@@ -459,6 +459,8 @@ def test_the_verdict_speaks_of_the_form_that_most_weights_have(tmp_path: Path) -
     assert "divisor 127 127.5 5 of 6" in said
     assert "block shape per axis 0 per tensor 1 of 6" in said
     assert "(3 weights searched; the others count with their form)" in said
+    assert "(--all: all)" in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def nbits(path: Path, w: np.ndarray, rule: Rule, *, across: bool) -> Path:

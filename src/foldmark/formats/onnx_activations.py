@@ -60,6 +60,9 @@ _OPERANDS: Mapping[str, tuple[Operand, ...]] = {
 }
 # No activation has so many channels; what one has is held in memory.
 _MOST_SCALES = 1 << 20
+# Operators that give their first input's numbers in other places, and how many are followed.
+_MOVING = ("Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+_FAR = 8
 # What ONNX Runtime's quantizer appends to a value's name: to its codes, and to an output that it
 # quantizes before it leaves.
 _CODES, _OUTPUT = "_quantized", "_QuantizeLinear_Input"
@@ -144,7 +147,7 @@ def _numbers(
 def _activation(graph: Graph, node: onnx.NodeProto, operand: Operand) -> _Found | None:
     """Return what an operand is, None for a weight and for what carries no scale."""
     names = node.output[:1] if operand.value == _RESULT else node.input[operand.value :][:1]
-    if not names or not names[0] or names[0] in graph.tensors:
+    if not names or not names[0] or _is_weight(graph, names[0]):
         return None
     name = _float_name(graph, node, names[0])
     if name in graph.tensors:
@@ -158,6 +161,18 @@ def _activation(graph: Graph, node: onnx.NodeProto, operand: Operand) -> _Found 
         return _Found(name, number_format) if node.op_type == "QuantizeLinear" else None
     is_number = zero is not None and zero.data_type in FORMATS
     return _Found(name, number_format, scale, zero if is_number else None)
+
+
+def _is_weight(graph: Graph, name: str) -> bool:
+    """Say whether a value is a constant, or part of one: the rows that a table is asked for."""
+    for _ in range(_FAR):
+        if name in graph.tensors:
+            return True
+        maker = graph.makers.get(name)
+        if maker is None or maker.op_type not in _MOVING or not maker.input:
+            return False
+        name = maker.input[0]
+    return False
 
 
 def _float_name(graph: Graph, node: onnx.NodeProto, name: str) -> str:

@@ -392,7 +392,7 @@ def _weights(diff: Diff, everything: bool) -> str:
         return ""
     known = diff.original is not None
     shown = changed if everything else changed[:_LARGEST]
-    title = "weights whose error changes most" if known else "weights that differ most"
+    title = "weights whose error moves most" if known else "weights that differ most"
     if len(changed) > len(shown):
         title += " (--all: all)"
     head = f"{title:<44}{'A to B':>12}"
