@@ -327,6 +327,7 @@ QUESTIONS: Final[Sequence[Question]] = (
     ),
     _whole(r"tflite\.PortableAsymmetricQuantizeFloats\..*", "TFLITE_HYBRID_INT8_ASYMMETRIC"),
     _whole(r"tflite\.PortableSymmetricQuantizeFloats\..*", "TFLITE_HYBRID_INT8_SYMMETRIC"),
+    _whole(r"tflite\.converter\.per_channel\..*", "TFLITE_MLIR_WEIGHT_INT8"),
     _whole(r"torch\.choose_qparams_per_tensor\.full\..*", "TORCH_DYNAMIC_UINT8"),
     _whole(r"torch\.choose_qparams_per_tensor\.rr\..*", "TORCH_DYNAMIC_UINT8_REDUCED"),
     _whole(r"torch\.observer\.Histogram\..*", "TORCH_HISTOGRAM_UINT8"),

@@ -86,6 +86,22 @@ TFLITE_CONVERTER_WEIGHT_INT8: Final = Rule(
     source="tensorflow/lite/tools/optimize/quantization_utils.cc: SymmetricPerChannelQuantization",
     versions="tensorflow 0004ac98, read and not run",
 )
+# What the converter does to a constant per channel since it is written in MLIR. Channels of a layer
+# with a bias may get a larger scale afterwards, so that the bias fits its 32 bits.
+TFLITE_MLIR_WEIGHT_INT8: Final = Rule(
+    name="TFLITE_MLIR_WEIGHT_INT8",
+    scale=ScaleRule(
+        extent=Extent.MAGNITUDE,
+        denominator=Fraction(127),
+        stored=FLOAT32,
+        tiny=extent_at_least(5e-7),
+    ),
+    zero_point=ZeroPointRule(lowest=-127, highest=127),
+    affine=AffineRule(codes=INT8_NARROW, scaling=Scaling.RECIPROCAL, rounding=Rounding.HALF_AWAY),
+    source="tensorflow/compiler/mlir/quantization/common/quantization_lib/quantization_utils.cc: "
+    "ExpandVerySmallRange, QuantizeLegacy",
+    versions="tensorflow 2.21.0",
+)
 TFLITE_CONVERTER_ACTIVATION_INT8: Final = Rule(
     name="TFLITE_CONVERTER_ACTIVATION_INT8",
     scale=ScaleRule(extent=Extent.SPAN, denominator=Fraction(255), stored=FLOAT32),
@@ -190,6 +206,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     TFLITE_HYBRID_INT8_SYMMETRIC,
     TFLITE_HYBRID_INT8_ASYMMETRIC,
     TFLITE_CONVERTER_WEIGHT_INT8,
+    TFLITE_MLIR_WEIGHT_INT8,
     TFLITE_CONVERTER_ACTIVATION_INT8,
     TFLITE_QUANTIZE_REFERENCE_INT8,
     TFLITE_QUANTIZE_OPTIMIZED_INT8,
