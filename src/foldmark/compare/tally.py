@@ -66,6 +66,29 @@ def _count_words(low, high, where, masks, counts):  # type: ignore[no-untyped-de
         counts[pair >> 6] += together
 
 
+@compiled
+def _count_together(records, places, spread, counts):  # type: ignore[no-untyped-def]
+    # places (pairs, 4): first bytes of two runs below, first byte of the one above both, length
+    # spread (pairs, 256): the bits above of both
+    # A byte of the lower plane is counted together with the bits that stand above its fields, in
+    # two tables, so that equal neighbours do not wait for each other's sums.
+    first, second = np.zeros(4096, np.uint32), np.zeros(4096, np.uint32)
+    one, low_half, sixteen = np.uint32(1), np.uint32(0xFFFF), np.uint32(16)
+    for row in range(records.shape[0]):
+        for i in range(places.shape[0]):
+            length = places[i, 3]
+            one_run = records[row, places[i, 0] : places[i, 0] + length]
+            other_run = records[row, places[i, 1] : places[i, 1] + length]
+            above = records[row, places[i, 2] : places[i, 2] + length]
+            bits = spread[i]
+            for k in range(length):
+                both = bits[above[k]]
+                first[np.uint32(one_run[k]) | (both & low_half)] += one
+                second[np.uint32(other_run[k]) | (both >> sixteen)] += one
+    for pattern in range(4096):
+        counts[pattern] += first[pattern] + second[pattern]
+
+
 # byte -> its bits, a byte each, the lowest first
 _SPREAD = np.unpackbits(
     np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"
@@ -85,6 +108,49 @@ def _as_words(records: Array, plane: tuple[int, int, int, int]) -> tuple[Array, 
     chunk, inside = np.divmod(np.arange(nbytes * 8 // width // 8), run // width)
     field, word = np.divmod(inside, run // 8)
     return words, np.stack([chunk * (run // 8) + word, field * width], axis=1)
+
+
+def _pairs(planes: tuple[tuple[int, int, int, int], ...]) -> tuple[Array, Array] | None:
+    """Say which bytes of two planes belong together; None where no run above serves two below.
+
+    ->  int64 (pairs, 4): first bytes of two runs below, first byte of the run above, length
+        uint32 (pairs, 256): what stands above the fields of a byte, side by side and shifted by
+        eight: for the one run, and 16 bits further up for the other
+    """
+    (first, nbytes, width, run), (above, _, more, length) = planes
+    if run % length or nbytes % (2 * length):
+        return None
+    fields, patterns = np.arange(8 // width), np.arange(256)[:, None]
+    served: list[int] = []
+    spread = []
+    for start in range(0, nbytes, length):
+        chunk, inside = divmod(start, run)
+        elements = chunk * run * fields.size + fields * run + inside
+        chunks, rest = np.divmod(elements, length * 8 // more)
+        if (chunks != chunks[0]).any():
+            return None
+        served.append(above + int(chunks[0]) * length)
+        bits = patterns >> rest // length * more & ((1 << more) - 1)
+        spread.append((bits << 8 + more * fields).sum(axis=1))
+    if served[::2] != served[1::2]:
+        return None
+    begins = range(first, first + nbytes, length)
+    places = [
+        (one, other, high, length)
+        for one, other, high in zip(begins[::2], begins[1::2], served[::2], strict=True)
+    ]
+    both = np.array(spread[::2]) | np.array(spread[1::2]) << 16
+    return np.array(places, np.int64), both.astype(np.uint32)
+
+
+def _apart(together: Array, planes: tuple[tuple[int, int, int, int], ...], counts: Array) -> None:
+    """Turn counts of bytes with the bits above their fields into counts of codes."""
+    (_, _, width, _), (_, _, more, _) = planes
+    patterns = np.arange(together.size)
+    for field in range(8 // width):
+        low = patterns >> field * width & ((1 << width) - 1)
+        high = patterns >> 8 + field * more & ((1 << more) - 1)
+        np.add.at(counts, low | high << width, together)
 
 
 def _count_two(
@@ -107,10 +173,14 @@ class PackedCounter:
 
     def __init__(self, planes: tuple[tuple[int, int, int, int], ...]) -> None:
         self.planes = planes
-        self._counts = np.zeros(PATTERNS, np.int64)
+        self._pairs = _pairs(planes) if len(planes) == 2 else None
+        self._counts = np.zeros(PATTERNS if self._pairs is None else 4096, np.int64)
 
     def add(self, records: Array) -> None:
         """Count one piece: uint8 (n, bytes of a record)."""
+        if self._pairs is not None:
+            _count_together(records, *self._pairs, self._counts)
+            return
         if len(self.planes) == 2:
             _count_two(records, self.planes, self._counts)
             return
@@ -119,7 +189,9 @@ class PackedCounter:
 
     def into(self, counts: Array) -> None:
         """Add how often each code occurred to int64 (256,)."""
-        if len(self.planes) == 2:
+        if self._pairs is not None:
+            _apart(self._counts, self.planes, counts)
+        elif len(self.planes) == 2:
             counts += self._counts
         else:
             _fold(self._counts, self.planes[0][2], counts)
