@@ -60,6 +60,47 @@ def test_the_first_call_does_not_keep_anyone_waiting(tmp_path: Path) -> None:
     assert set(warm.values()) == {0}
 
 
+KEPT = """
+import json, sys
+import numpy as np
+from loops import falling, total
+halves = np.full(5, 0.5, np.float32)
+kept = [total(halves), falling(6).tolist()]
+there = "numba.np.arraymath" in sys.modules
+fresh = total(np.full(5, 0.5))  # a type that was not seen before
+print(json.dumps([kept, there, fresh, "numba.np.arraymath" in sys.modules, falling(3).tolist()]))
+"""
+LOOPS = """
+import numpy as np
+from foldmark.kernels.compiled import compiled
+
+@compiled
+def total(numbers):
+    found = numbers[0]
+    for i in range(1, numbers.size):
+        found += numbers[i]
+    return found
+
+@compiled
+def falling(count):
+    made = np.zeros(count, np.int64)
+    for i in range(count):
+        made[i] = count - i
+    return made
+"""
+
+
+def test_kept_code_runs_without_the_compiler(tmp_path: Path) -> None:
+    """Loops read from disk need nothing that compiling needs, and compiling works behind them."""
+    (tmp_path / "loops.py").write_text(LOOPS)
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    warm = "from loops import falling, total\nimport numpy as np\n"
+    warm += "total(np.ones(2, np.float32)); falling(2)"
+    in_a_fresh_process(warm, PYTHONPATH=path, NUMBA_CACHE_DIR=str(tmp_path))
+    found = json.loads(in_a_fresh_process(KEPT, PYTHONPATH=path, NUMBA_CACHE_DIR=str(tmp_path)))
+    assert found == [[2.5, [6, 5, 4, 3, 2, 1]], False, 2.5, True, [3, 2, 1]]
+
+
 def test_the_first_call_works_where_no_folder_is_writable() -> None:
     found = in_a_fresh_process(
         "import foldmark as fm, numpy as np\n"

@@ -15,6 +15,8 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 import numpy as np
 from numba import njit
+from numba.core.caching import FunctionCache
+from numba.core.runtime import rtsys
 from numba.core.typing import signature
 from numba.extending import intrinsic
 from numpy.typing import NDArray
@@ -29,6 +31,22 @@ _OPTIONS: Final[dict[str, Any]] = {"nogil": True, "error_model": "numpy"}
 _LOOPS: Final[list[Any]] = []
 
 
+class _Kept(FunctionCache):
+    """Machine code on disk, loaded without what only compiling needs.
+
+    numba imports all that its compiler knows before it looks whether the code is there: a hundred
+    modules, and SciPy where it is installed, more than half of the time that a short command takes.
+    Code that is there needs numba's counting of references and no more; where it is not there the
+    compiler imports the rest by itself.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the code for one set of types, None where none is kept."""
+        rtsys.initialize(target_context)
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
+
+
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a loop over arrays when it is first called with each set of dtypes.
 
@@ -37,6 +55,7 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """
     try:
         kept = njit(cache=True, **_OPTIONS)(function)
+        kept._cache = _Kept(function)  # the same files, read in another way
     except RuntimeError:
         kept = njit(**_OPTIONS)(function)
     _LOOPS.append(kept)
