@@ -210,6 +210,12 @@ def test_one_reader_in_float_still_reads_joined_codes():
     assert reading.readers(in_float="quiet/conv")["t"] == {f"{n}/conv" for n in nets.BRANCHES}
     assert [each.name for each in reading.around("a")] == ["quiet/conv"]
     assert reading.joined("t") == ["a", "b"]
+    assert reading.joined("a") == []
+    # A residual stream: the sum's codes come behind its activation function.
+    residual = Reading(onnx.load(residual_network()), BUILT_IN["static"])
+    (plan,) = residual.plans
+    sums = [tensor for tensor in plan.pairs if len(residual.joined(tensor)) == 2]
+    assert sums == ["/block1/Relu_1_output_0", "/block2/Relu_1_output_0"]
 
 
 def test_sixteen_bits_take_the_place_of_another_range():

@@ -80,14 +80,16 @@ class Reading:
         return next((name for name in found if name), "")
 
     def joined(self, tensor: str) -> list[str]:
-        """Return the tensors with codes that a tensor is joined from by another operator."""
+        """Return the tensors whose codes another operator than a product joins to a tensor's."""
         for plan in self.plans:
             makers = {name: node for node in plan.scope.graph.node for name in node.output}
             node = makers.get(tensor)
-            while node is not None and len(node.input) == 1:
-                node = makers.get(node.input[0])
-            if node is not None and not isinstance(find_product(node, plan.scope), Product):
-                return [name for name in node.input if name in plan.pairs]
+            # Activation functions lie between the join and the tensor with codes.
+            while node is not None and not isinstance(find_product(node, plan.scope), Product):
+                found = [name for name in node.input if name in plan.chained & plan.pairs.keys()]
+                if found:
+                    return found
+                node = makers.get(node.input[0]) if node.input else None
         return []
 
     def has_own(self, tensor: str) -> bool:
