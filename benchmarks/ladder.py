@@ -196,6 +196,13 @@ def recipes() -> Iterator[tuple[str, Recipe]]:
         if name == "static":
             yield "static, QOperator", replace(recipe, form=Form.QOPERATOR)
             yield "static, smoothquant", replace(recipe, methods=(MethodName.SMOOTHQUANT,))
+    if machine().saturates:
+        yield "static, 7-bit weights", seven_bits(BUILT_IN["static"])
+
+
+def seven_bits(recipe: Recipe) -> Recipe:
+    """Return the recipe with weights whose products with uint8 never saturate in pairs."""
+    return replace(recipe, rule=ONNXRUNTIME_WEIGHT_INT8_REDUCED.name)
 
 
 def beyond_rounding(model: Path) -> Iterator[tuple[str, Recipe]]:
@@ -204,7 +211,7 @@ def beyond_rounding(model: Path) -> Iterator[tuple[str, Recipe]]:
     yield "static", static
     yield "static, 16-bit activations", replace(static, activations=ActivationCodes.UINT16)
     if machine().saturates:
-        static = replace(static, rule=ONNXRUNTIME_WEIGHT_INT8_REDUCED.name)
+        static = seven_bits(static)
         yield "static, 7-bit weights", static
     for name in _STATIC_METHODS:
         yield f"- {name.value}", replace(static, methods=(name,))
