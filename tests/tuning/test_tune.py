@@ -520,6 +520,8 @@ def test_says_how_much_may_come_and_what_it_does(folder, capsys):
     told = capsys.readouterr().err.splitlines()
     assert told[0].startswith("At most ")
     most = int(told[0].split()[2])
+    assert told[1] == f"  {folder / 'q.onnx.trials'}"
+    assert max(map(len, told[2:-1])) <= 80
     tried = [line for line in told if f" of at most {most}, " in line]
     assert tried[0] == f"1 of at most {most}, dynamic:"
     assert [int(line.split()[0]) for line in tried] == list(range(1, len(tried) + 1))

@@ -140,8 +140,8 @@ class _Told:
         """Say how much may come."""
         self._most = most
         click.echo(
-            f"At most {most} trials, each kept in {self._folder} as it is made; interrupted, the "
-            "same command goes on from there.",
+            f"At most {most} trials, each kept as it is made in\n  {self._folder}\n"
+            "Interrupted, the same command goes on from there.",
             err=True,
         )
 
@@ -155,7 +155,7 @@ class _Told:
         """Say what it gave and how long it took."""
         seconds = perf_counter() - self._began
         told = step.trial.failure or _gains(step)
-        click.echo(f"  {told}; {seconds:.0f} s", err=True)
+        click.echo(wrapped(f"  {told}; {seconds:.0f} s"), err=True)
 
     def explaining(self, share: float) -> None:
         """Say each quarter of the account."""
