@@ -171,16 +171,16 @@ class _Climb:
         return fast or not any(self.goal.keeps_score(trial) for trial in made)
 
     def is_enough(self, trial: Trial) -> bool:
-        """Return whether a trial reaches the goal and isn't surely worthless beside the fastest."""
-        return self.goal.holds(trial) and trial.speed.high >= self._least_speed()
+        """Return whether a trial reaches the goal and is worthwhile beside the fastest."""
+        return self.goal.holds(trial) and trial.speed.value >= self._least_speed()
 
     def _least_speed(self) -> float:
         """The speed below which a trial is neither improved nor a reason to stop.
 
         A dynamic model whose convolutions stay in float keeps any score, and gains nothing: where
-        another trial is surely faster than float, half of what it gains is asked for.
+        another trial is surely faster than float, half of what it surely gains is asked for.
         """
-        gains = [trial.speed.value - 1 for trial in self._made() if trial.speed.low > 1]
+        gains = [trial.speed.low - 1 for trial in self._made() if trial.speed.low > 1]
         return max(self.goal.min_speedup, 1 + _WORTHWHILE * max(gains) if gains else 0.0)
 
     def wants_speed(self) -> bool:
