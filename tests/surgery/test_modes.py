@@ -239,6 +239,44 @@ def kept(model, name):
     return numpy_helper.to_array(found)
 
 
+@pytest.mark.parametrize("form", list(Form))
+@pytest.mark.parametrize("operator", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("biased", [True, False])
+def test_what_is_left_in_float_between_pairs_runs_in_float(operator, biased, form):
+    """ONNX Runtime would give it 8-bit weights with one scale: channels of 1e-3 would be gone."""
+    stored = {"w": nets.random(8, 3, 3, 3), "v": nets.random(8, 8, 3, 3, seed=1),
+              "u": nets.random(4, 8, 1, 1, seed=2)}  # fmt: skip
+    sizes = np.geomspace(1, 1e-3, 8).astype(np.float32)
+    stored["v"] *= sizes.reshape((8, 1, 1, 1) if operator == "Conv" else (1, 8, 1, 1))
+    inputs = ["r", "v"]
+    if biased:
+        stored["b"] = nets.random(8, seed=3) * sizes
+        inputs.append("b")
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "first"),
+        helper.make_node("Relu", ["c"], ["r"], "relu"),
+        helper.make_node(operator, inputs, ["d"], "middle"),
+        helper.make_node("Relu", ["d"], ["e"], "after"),
+        helper.make_node("Conv", ["e", "u"], ["y"], "last"),
+    ]
+    model = nets.net(nodes, stored, ("n", 3, 9, 9), 4)
+    feeds = nets.samples(model)
+    recipe = Recipe(form=form, overrides=(Override("^middle$", keep_float=True),))
+    made = quantize_model(model, recipe, feeds).model
+    onnx.checker.check_model(made)
+    graph = execute(made, feeds).graph
+    kinds = [node.op_type for node in graph.graph.node]
+    assert kinds.count("QLinearConv") == 2
+    assert {"Conv", "FusedConv", "ConvTranspose"} & set(kinds)
+    # What is multiplied in float is the weight as it was.
+    whole = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
+    assert any(np.array_equal(array, stored["v"]) for array in whole.values())
+    if biased:
+        step, codes = whole["b_step"], whole["b_codes"]
+        assert np.abs(codes * np.float64(step) - stored["b"]).max() <= step
+        assert step <= np.abs(stored["b"]).max() * 2.0**-30
+
+
 @pytest.mark.parametrize("wide", [ActivationCodes.UINT16, ActivationCodes.INT16])
 @pytest.mark.parametrize("form", list(Form))
 def test_one_activation_with_codes_of_its_own(wide, form):

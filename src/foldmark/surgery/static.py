@@ -16,7 +16,7 @@ from foldmark.surgery.activations import ActivationCodes, ActivationScheme, Plan
 from foldmark.surgery.ahead import Ahead
 from foldmark.surgery.choice import Selection
 from foldmark.surgery.editor import Editor, Scope, array_of, attribute, node_name
-from foldmark.surgery.products import PRODUCTS, ChannelFit, Product
+from foldmark.surgery.products import PRODUCTS, ChannelFit, Product, find_product
 from foldmark.surgery.tables import quantize_table, table_work
 from foldmark.surgery.weights import (
     Coded,
@@ -120,7 +120,7 @@ def _write(work: _Work, selection: Selection) -> None:
         else:
             new = [replaced.get(id(node), node)]
         for each in new:
-            made.append(_reading_pairs(each, names, work))
+            made.append(_staying_in_float(each, _reading_pairs(each, names, work), names, work))
             for name in each.output:
                 made += _pair(name, work)
     editor.replace_nodes(scope, [*work.before, *made])
@@ -318,6 +318,47 @@ def _reading_pairs(node: onnx.NodeProto, names: set[str], work: _Work) -> onnx.N
         if read:
             copy.input[index] = work.dequantized[copy.input[index]]
     return copy
+
+
+def _staying_in_float(
+    node: onnx.NodeProto, reading: onnx.NodeProto, names: set[str], work: _Work
+) -> onnx.NodeProto:
+    """Return a product that was left so that it really runs in float between pairs.
+
+    ONNX Runtime gives such a product 8-bit weights of its own, with one scale, unless its bias is
+    computed. So the bias comes from 32-bit codes, finer than float32; zeros where there was none.
+
+    Args:
+        node: as it was.
+        reading: the same, reading what the pairs give.
+        names: products that are quantized.
+        work: the graph.
+    """
+    product = find_product(node, work.plan.scope)
+    if isinstance(product, str) or product.name in names or node.op_type == "MatMul":
+        return reading
+    if node.input[0] == reading.input[0] or product_dtype(product) != np.float32:
+        return reading
+    bias = np.zeros(_channels(product), np.float32)
+    base = f"{product.name}_bias"
+    if len(node.input) > 2 and node.input[2]:
+        base, found = node.input[2], product.scope.find(node.input[2])
+        if found is None or len(found[1].dims) != 1:
+            return reading
+        bias = np.asarray(array_of(found[1])).astype(np.float32)
+    scale = np.float32(np.abs(bias).max(initial=0) / (1 << 30)) or np.float32(1)
+    fresh, scope = work.editor.fresh, work.plan.scope
+    codes = np.rint(bias.astype(np.float64) / scale).astype(np.int32)
+    stored = [scope.add(fresh(f"{base}_codes"), codes), scope.add(fresh(f"{base}_step"), scale)]
+    result = fresh(f"{base}_dequantized")
+    work.before.append(
+        helper.make_node("DequantizeLinear", stored, [result], fresh(f"{base}_DequantizeLinear"))
+    )
+    kept = onnx.NodeProto()
+    kept.CopyFrom(reading)
+    del kept.input[2:]
+    kept.input.append(result)
+    return kept
 
 
 def _capture_pairs(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
