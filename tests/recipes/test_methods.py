@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from tests.exact_sums import SEVEN_BITS
 from tests.models.digits import images, residual_network
 from tests.surgery import nets
 
@@ -130,6 +131,20 @@ def test_rounding_of_convolutions(method):
             for gap in (codes * scale - W, np.rint(W / scale) * scale - W)
         ]
         assert errors[0] < 0.9 * errors[1]
+
+
+@pytest.mark.parametrize("method", [MethodName.MSE_CLIPPING, MethodName.GPTQ, MethodName.ADAROUND])
+def test_no_method_leaves_seven_bits(method):
+    """Wider codes would be better ones, and saturate where pairs are added in 16 bits."""
+    weight = nets.random(64, 16)
+    weight[0] *= 4  # what clipping gives away
+    model = nets.matmul(weight)
+    recipe = Recipe(rule=SEVEN_BITS, methods=(method,))
+    made = quantize_model(model, recipe, nets.samples(model)).model
+    codes = nets.stored(made, "w_quantized").astype(int)
+    assert np.abs(codes).max() == 64
+    plain = quantize_model(model, replace(recipe, methods=()), nets.samples(model)).model
+    assert not np.array_equal(codes, nets.stored(plain, "w_quantized"))
 
 
 def test_methods_together():

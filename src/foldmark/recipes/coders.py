@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from foldmark.exact.rule import Rule
+from foldmark.exact.rule import Extent, Rule
 from foldmark.methods.adaround import adaround
 from foldmark.methods.clipping import clipped_scales
 from foldmark.methods.gptq import GptqResult, Grid, gptq
@@ -54,11 +54,22 @@ class ClippingCoder:
         return found
 
 
+def reach(rule: Rule) -> tuple[int, int]:
+    """Return the lowest and the highest code that a symmetric rule means to use.
+
+    Those of its format, or fewer where its scale divides the largest magnitude into fewer steps:
+    codes of 7 bits in an int8, which no method may leave, since wider ones would saturate.
+    """
+    lowest, highest = rule.codes.minimum, rule.codes.maximum
+    steps = int(rule.scale.denominator)
+    fewer = rule.scale.extent is Extent.MAGNITUDE and steps < highest
+    return (-steps, steps) if fewer else (lowest, highest)
+
+
 def clipped(values: Floats, plain: Coded, rule: Rule) -> Coded:
     """Return codes on the scales with the least squared error."""
     rows = _rows(values, plain.axis)
-    codes = rule.codes
-    scale = clipped_scales(rows, np.atleast_1d(plain.scale), codes.minimum, codes.maximum)
+    scale = clipped_scales(rows, np.atleast_1d(plain.scale), *reach(rule))
     return _on_scale(values, scale.reshape(plain.scale.shape), plain, rule)
 
 
@@ -75,7 +86,7 @@ def _on_scale(values: Floats, scale: Floats, plain: Coded, rule: Rule) -> Coded:
     if plain.axis is not None:
         shape[plain.axis] = -1
     safe = np.where(scale == 0, 1, scale).reshape(shape)
-    steps = np.clip(np.rint(values / safe), rule.codes.minimum, rule.codes.maximum)
+    steps = np.clip(np.rint(values / safe), *reach(rule))
     return Coded(steps.astype(plain.codes.dtype), scale, plain.zero_point, plain.axis)
 
 
@@ -242,13 +253,8 @@ class CoderBy:
         groups, outer, inner = W.shape
         scale = np.broadcast_to(plain.scale.reshape(-1, 1), (groups * outer, 1))
         scale = scale.reshape(groups, outer, 1)
-        codes = scheme.rule.codes
         made = self._solver.solve(
-            Layer(product, W, H),
-            scale,
-            np.zeros_like(scale),
-            (codes.minimum, codes.maximum),
-            inner,
+            Layer(product, W, H), scale, np.zeros_like(scale), reach(scheme.rule), inner
         )
         self._solver.done()
         own = made[0].T if _inner_is_first(product) else made.reshape(values.shape)
