@@ -3,37 +3,32 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from textwrap import wrap
 
 from foldmark.compare.account import describe_rule, open_fields
 from foldmark.compare.agreement import Form, form_of
 from foldmark.compare.diff import Diff
 from foldmark.compare.difference import FieldDifference
 from foldmark.compare.mixing import FLOAT
-from foldmark.compare.prices import Price, Prices
+from foldmark.compare.prices import Prices
 from foldmark.compare.tensor_diff import TensorDiff
 from foldmark.formats.stored import StoredTensor
 from foldmark.report.difference_activations import activation_table, activation_verdict
-from foldmark.report.difference_words import doing
-from foldmark.report.words import counted, fitted, number, percent, printable, wrapped
+from foldmark.report.difference_prices import NOTABLE, price_table, worth
+from foldmark.report.difference_words import doing, listed, row
+from foldmark.report.words import counted, fitted, percent, printable, wrapped
 
 __all__ = ["render", "verdict"]
 
 _SAID = 3
 _LARGEST = 3
 _LISTED = 3
-_ACTIVATIONS = 2
-# The verdict names decisions of at least this part.
-_NOTABLE = 0.05
-# A decision that moves the output by less than this part of the difference is worth nothing.
-_NOTHING = 0.005
 
 
 def render(diff: Diff, prices: Prices | None, *, everything: bool) -> str:
     """Return the verdict, the decisions, each side's rule, the weights, what is left."""
     parts = [
         verdict(diff, prices) + _first_code(diff),
-        _decisions(diff, everything) if prices is None else _priced(prices, everything),
+        _decisions(diff, everything) if prices is None else price_table(prices, everything),
         _rules(diff, everything),
         _weights(diff, everything),
         _activation_scales(diff, prices, everything),
@@ -67,7 +62,7 @@ def verdict(diff: Diff, prices: Prices | None) -> str:
     if activations:
         sentence += f" {activations}"
     if prices is not None:
-        sentence += " " + _worth(prices)
+        sentence += " " + worth(prices)
     return wrapped(printable(sentence))
 
 
@@ -105,7 +100,7 @@ def _both(said: Sequence[tuple[str, str, str]]) -> str:
         [doing(name, words) for name, _, words in said if (name, words) != (FLOAT, "quantized")],
     )
     sides = [
-        f"{name} {_listed(phrases)}" for name, phrases in zip("AB", kept, strict=True) if phrases
+        f"{name} {listed(phrases)}" for name, phrases in zip("AB", kept, strict=True) if phrases
     ]
     return "; ".join(sides)
 
@@ -122,9 +117,9 @@ def _said(diff: Diff, prices: Prices | None) -> tuple[list[tuple[str, str, str]]
     """
     if prices is not None and prices.prices:
         first = prices.prices[0]
-        worth = [p for p in prices.prices if p is first or abs(p.share) >= _NOTABLE]
-        counts = [p.weights for p in worth if p.weights]
-        units = [(p.unit.name, p.unit.left, p.unit.right) for p in worth[:_SAID]]
+        notable = [p for p in prices.prices if p is first or abs(p.share) >= NOTABLE]
+        counts = [p.weights for p in notable if p.weights]
+        units = [(p.unit.name, p.unit.left, p.unit.right) for p in notable[:_SAID]]
         return units, min(counts, default=len(diff.tensors))
     summed = _summed(diff)
     if not summed:
@@ -132,52 +127,6 @@ def _said(diff: Diff, prices: Prices | None) -> tuple[list[tuple[str, str, str]]
     most = summed[0].weights
     fields = [each.field for each in summed if each.weights == most]
     return [(f.field, f.left, f.right) for f in fields[:_SAID]], most
-
-
-def _listed(phrases: Sequence[str]) -> str:
-    kept = list(dict.fromkeys(phrases))
-    if len(kept) < 2:
-        return "".join(kept)
-    return ", ".join(kept[:-1]) + f" and {kept[-1]}"
-
-
-def _worth(prices: Prices) -> str:
-    """Say what the decisions cost at the output."""
-    drawn = " of random data" if prices.is_random else ""
-    sentence = (
-        f"At the output ({prices.metric.title}, {counted(prices.samples, 'sample')}{drawn}) A is "
-        f"{number(prices.left, 3)} and B {number(prices.right, 3)} from the float model"
-    )
-    if not prices.prices or not prices.difference:
-        return sentence + "."
-    shares = [(price.share, f"the {_short(price)}") for price in prices.prices]
-    kernel = prices.kernel / (prices.difference * prices.metric.harm)
-    if abs(kernel) >= _NOTABLE:
-        shares.append((kernel, "what the real kernels compute otherwise than the graphs say"))
-    shares.sort(key=lambda each: -abs(each[0]))
-    parts = [
-        f"{percent(share, 0)} {'is ' if place == 0 else ''}{words}"
-        for place, (share, words) in enumerate(s for s in shares if s[0] >= _NOTHING)
-    ]
-    against = [(words, percent(share, 0)) for share, words in shares if share <= -_NOTHING]
-    idle = [words for share, words in shares if abs(share) < _NOTHING]
-    said = [
-        f". Of the difference {_listed(parts[:_SAID])}" if parts else "",
-        f"; {_listed([f'{words} ({share})' for words, share in against[:_SAID]])} "
-        f"{_verb([words for words, _ in against], 'works', 'work')} against it",
-        f"; {_listed(idle[:_SAID])} {_verb(idle, 'is', 'are')} worth nothing",
-    ]
-    kept = [words for words, any_ in zip(said, (parts, against, idle), strict=True) if any_]
-    return sentence + "".join(kept) + "."
-
-
-def _verb(subjects: Sequence[str], one: str, many: str) -> str:
-    plural = len(subjects) > 1 or subjects[:1] in (["the activations"], ["the scales"])
-    return many if plural else one
-
-
-def _short(price: Price) -> str:
-    return {"left in float": "weights left in float"}.get(price.unit.name, price.unit.name)
 
 
 def _first_code(diff: Diff) -> str:
@@ -203,79 +152,6 @@ def _first_code(diff: Diff) -> str:
         many = f"{share or format(codes.count, ',')} of {of} codes differ"
         return "\n" + wrapped(f"{sentence} ({many}).")
     return ""
-
-
-def _row(cells: Sequence[str], widths: Sequence[int], numbers: str = "") -> list[str]:
-    """Return a row whose cells are wrapped, its numbers on the first line."""
-    wrapped_cells = [
-        wrap(printable(cell), width) or [""] for cell, width in zip(cells, widths, strict=True)
-    ]
-    lines = []
-    for place in range(max(map(len, wrapped_cells))):
-        line = " ".join(
-            f"{cell[place] if place < len(cell) else '':<{width}}"
-            for cell, width in zip(wrapped_cells, widths, strict=True)
-        )
-        lines.append((line + (numbers if place == 0 else "")).rstrip())
-    return lines
-
-
-def _priced(prices: Prices, everything: bool) -> str:
-    """Return the decisions with their price at the output, the sum beside what was measured."""
-    widths, difference = (17, 17, 18), prices.difference * prices.metric.harm
-    head = f"{'what differs':<17} {'A':<17} {'B':<18}{'predicted':>9}{'measured':>9}{'share':>6}"
-    lines = [head]
-    for price in prices.prices:
-        count = f" ({price.weights})" if price.weights else ""
-        names = (price.unit.name + count, price.unit.left, price.unit.right)
-        lines += _row(names, widths, _amounts(price.predicted, price.measured, difference))
-    rest = [
-        ("together, not alone", prices.together),
-        ("real kernels, not simulated", prices.kernel),
-    ]
-    for words, amount in rest:
-        if difference and abs(amount) >= _NOTHING / 5 * abs(difference):
-            lines.append(f"{words:<54}{_amounts(None, amount, difference)}")
-    total = sum(price.measured for price in prices.prices) + prices.together + prices.kernel
-    known = [price.predicted for price in prices.prices]
-    predicted = sum(p for p in known if p is not None) if None not in known else None
-    lines.append(
-        f"{'sum; the difference measured is ' + number(difference, 4):<54}"
-        f"{_amounts(predicted, total, difference)}"
-    )
-    return "\n".join([*lines, *_activations(prices, everything)])
-
-
-def _amounts(predicted: float | None, measured: float, difference: float) -> str:
-    guess = "-" if predicted is None else number(predicted, 2)
-    share = percent(measured / difference, 0) if difference else "-"
-    return f"{guess:>9}{number(measured, 2):>9}{share:>6}"
-
-
-def _activations(prices: Prices, everything: bool) -> list[str]:
-    """Return the activations that are quantized differently, the most costly first."""
-    difference = prices.difference * prices.metric.harm
-    if not prices.activations or not difference:
-        return []
-    if not everything:
-        most = [
-            f"{_value_name(each.name)} {percent(each.worth / difference, 0)}"
-            for each in prices.activations[:_ACTIVATIONS]
-        ]
-        return [wrapped("of the activations mostly " + ", ".join(most), later="  ")]
-    lines = ["", f"{'activations, alone: A, B':<54}{'predicted':>9}{'measured':>9}{'share':>6}"]
-    for each in prices.activations:
-        guess = each.amount if each.predicted is None else each.predicted
-        run = "-" if each.measured is None else number(each.measured, 2)
-        amounts = f"{number(guess, 2):>9}{run:>9}{percent(each.worth / difference, 0):>6}"
-        lines.append(f"{fitted(_value_name(each.name), 53):<54}{amounts}")
-        sides = printable(f"{each.left}; {each.right}")
-        lines.append(wrapped(sides, first="  ", later="    "))
-    return lines
-
-
-def _value_name(name: str) -> str:
-    return fitted(printable(name).removesuffix("_output_0").lstrip("/"), 62)
 
 
 @dataclass(frozen=True)
@@ -328,7 +204,7 @@ def _decisions(diff: Diff, everything: bool) -> str:
     for each in summed:
         field = each.field
         cells = (field.field, field.left, field.right)
-        lines += _row(cells, (18, 25, 25), f" {f'{each.weights} of {total}':>8}")
+        lines += row(cells, (18, 25, 25), f" {f'{each.weights} of {total}':>8}")
         if field.alternatives:
             others = "; ".join(field.alternatives)
             lines.append(

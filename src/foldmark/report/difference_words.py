@@ -1,6 +1,11 @@
 """Decisions as a person would say them: "rounds to nearest, ties to the even one"."""
 
-__all__ = ["doing"]
+from collections.abc import Sequence
+from textwrap import wrap
+
+from foldmark.report.words import printable
+
+__all__ = ["doing", "listed", "row"]
 
 # A decision by name -> what a side does, its own words put in.
 _PHRASES = {
@@ -54,3 +59,26 @@ def doing(decision: str, words: str) -> str:
     if decision not in _PHRASES:
         return f"has {decision}: {words}"
     return _PHRASES[decision].format(words)
+
+
+def listed(phrases: Sequence[str]) -> str:
+    """Return phrases as one, each said once: "a, b and c"."""
+    kept = list(dict.fromkeys(phrases))
+    if len(kept) < 2:
+        return "".join(kept)
+    return ", ".join(kept[:-1]) + f" and {kept[-1]}"
+
+
+def row(cells: Sequence[str], widths: Sequence[int], numbers: str = "") -> list[str]:
+    """Return a row whose cells are wrapped, its numbers on the first line."""
+    wrapped_cells = [
+        wrap(printable(cell), width) or [""] for cell, width in zip(cells, widths, strict=True)
+    ]
+    lines = []
+    for place in range(max(map(len, wrapped_cells))):
+        line = " ".join(
+            f"{cell[place] if place < len(cell) else '':<{width}}"
+            for cell, width in zip(wrapped_cells, widths, strict=True)
+        )
+        lines.append((line + (numbers if place == 0 else "")).rstrip())
+    return lines
