@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -207,3 +209,17 @@ def test_names_cannot_move_the_cursor(tmp_path: Path, capfd: pytest.CaptureFixtu
     path = write(tmp_path, {"m.gguf": content})
     assert run(["inspect", str(path)]) == 0
     assert "\x1b" not in capfd.readouterr().out
+
+
+def test_a_file_kept_until_the_interpreter_ends_says_nothing(tmp_path: Path) -> None:
+    """Modules are taken apart before the last objects are."""
+    (tmp_path / "m").write_bytes(b"content")
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from foldmark.formats.source import FileBytes\n"
+        "os.kept = FileBytes(Path(sys.argv[1]))\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "m")]
+    ended = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert ended.stderr == ""

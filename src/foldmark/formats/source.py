@@ -31,6 +31,9 @@ class FileBytes:
         FileUnreadable: missing, not a regular file, not permitted, or empty.
     """
 
+    # still there when the interpreter ends and takes modules apart
+    _give_back = staticmethod(os.close)
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor = -1
@@ -43,7 +46,7 @@ class FileBytes:
     def close(self) -> None:
         """Give the descriptor back; reading afterwards is a defect of the caller's."""
         if self._descriptor >= 0:
-            os.close(self._descriptor)
+            self._give_back(self._descriptor)
             self._descriptor = -1
 
     def __enter__(self) -> Self:
