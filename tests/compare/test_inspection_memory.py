@@ -153,13 +153,18 @@ def test_parts_of_tiles_show_the_traces_of_whole_tiles(
     assert in_parts.traces.range_rule == whole.traces.range_rule
 
 
+@pytest.mark.parametrize("limit", ["elements", "scales"])
 def test_what_can_be_read_in_large_parts_only_costs_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tensor = tiles(tmp_path / "m.safetensors")
     watch_short_pieces(monkeypatch)
-    monkeypatch.setattr(survey_module, "_MOST_AT_ONCE", 2047)
-    with pytest.raises(NotSupported, match=r"m.safetensors: 'l.weight'.*got 2048 elements"):
+    if limit == "elements":
+        monkeypatch.setattr(survey_module, "_MOST_AT_ONCE", 2047)
+    else:
+        monkeypatch.setattr(survey_module, "_LONGEST", 15)
+    said = r"m.safetensors: 'l.weight'.*got 2048 elements and 16 scales in its smallest part"
+    with pytest.raises(NotSupported, match=said):
         inspect_tensor(tensor)
 
 

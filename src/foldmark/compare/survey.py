@@ -1,5 +1,6 @@
 """What occurs in a stretch of a tensor: codes, scales and numbers that are none, counted."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -81,15 +82,23 @@ def in_pieces(tensor: StoredTensor) -> StoredTensor:
         return tensor
     small = tensor.unrolled() or tensor.in_parts() or tensor
     looked_at = tensor.layout.is_quantized or tensor.layout.number_format in EXPONENTS
-    if small.at_once > _MOST_AT_ONCE and looked_at:
+    scales = _scales_beside(small)
+    if looked_at and (small.at_once > _MOST_AT_ONCE or scales > _LONGEST):
         raise NotSupported(
             "not supported: a tensor of which little can't be read at a time",
             where=f"{tensor.spans[0].source.path if tensor.spans else ''}: {tensor.name!r}",
-            got=f"{small.at_once} elements in its smallest part",
-            expected=f"at most {_MOST_AT_ONCE}",
+            got=f"{small.at_once} elements and {scales} scales in its smallest part",
+            expected=f"at most {_MOST_AT_ONCE} and {_LONGEST}",
             todo="read it in Python: foldmark.load(path).find(name).load()",
         )
     return small
+
+
+def _scales_beside(tensor: StoredTensor) -> int:
+    """Return how many scales lie across the walk: as many belong to the smallest part."""
+    block = tensor.layout.block or tensor.shape
+    sizes = [-(-n // max(1, b)) for n, b in zip(tensor.shape, block, strict=True)]
+    return math.prod(size for axis, size in enumerate(sizes) if axis != tensor.walk_axis)
 
 
 def everything(tensor: StoredTensor) -> tuple[int, int]:

@@ -169,7 +169,8 @@ def _affine(low: Array, high: Array, bottom: int, top: int) -> str:
 
 
 def _scale_grid(scale: Array, layout: Layout) -> str:
-    finite = scale[np.isfinite(scale) & (scale != 0)].astype(np.float32).reshape(-1)
+    scale = scale.reshape(-1)[:_SAMPLE]
+    finite = scale[np.isfinite(scale) & (scale != 0)].astype(np.float32)
     if not finite.size:
         return "no scale is a usable number"
     mantissa, _ = np.frexp(np.abs(finite))

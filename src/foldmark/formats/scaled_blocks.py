@@ -108,8 +108,8 @@ class ScaledBlocks:
         rows = (last - first, *self.shape[1:]) if self.shape else ()
         zeros = None if self.zero_points is None else self._part(self.zero_points, first, last)
         if zeros is not None and zeros.dtype.kind in "iu":
-            zeros = zeros.astype(np.int32)
-        scale = self._part(self.scale, first, last).astype(np.float32)
+            zeros = zeros.astype(np.int32, copy=False)
+        scale = self._part(self.scale, first, last).astype(np.float32, copy=False)
         codes = self.codes.stored(first * across, last * across, rows)
         return Values(codes, self.block, scale, zeros)
 
