@@ -16,7 +16,7 @@ from tests.formats.seeds import seed_files, write_files
 from foldmark.compare import survey as survey_module
 from foldmark.compare.inspection import inspect_artefact, inspect_tensor
 from foldmark.errors import HostileFile, NotSupported
-from foldmark.formats import coreml_file, gguf_file
+from foldmark.formats import coreml_file, flatbuffer, gguf_file, tflite_file
 from foldmark.formats.opening import open_artefact
 from foldmark.formats.stored import StoredTensor
 
@@ -270,3 +270,20 @@ def test_a_long_description_of_core_ml(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(coreml_file, "_LONGEST_MODEL", 100)
     with pytest.raises(NotSupported, match=r"model.mlmodel: .*at most 100, for it is held"):
         open_artefact(path)
+
+
+def test_more_buffers_than_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_files(tmp_path, seed_files("TFLite"))
+    assert open_artefact(path).tensors
+    monkeypatch.setattr(tflite_file, "_MOST_BUFFERS", 1)
+    with pytest.raises(NotSupported, match="so many buffers"):
+        open_artefact(path)
+
+
+def test_long_texts_of_tflite_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_files(tmp_path, seed_files("TFLite"))
+    whole = open_artefact(path).tensors[0].name
+    monkeypatch.setattr(flatbuffer, "_LONGEST_TEXT", len(whole) - 1)
+    assert open_artefact(path).tensors[0].name == f"[{len(whole)} bytes]"

@@ -19,6 +19,8 @@ from foldmark.formats.values import Array
 
 __all__ = ["Table", "Vector", "root"]
 
+_LONGEST_TEXT = 1 << 16
+
 
 @dataclass(frozen=True, eq=False)
 class Vector:
@@ -93,10 +95,12 @@ class Table:
         return _table(self.source, place + _number(self.source, place, 4)) if place else None
 
     def text(self, field: int) -> str:
-        """Return a string field, "" when it is absent."""
+        """Return a string field, "" when it is absent, of a longer text its length."""
         vector = self.vector(field, 1)
         if vector is None:
             return ""
+        if vector.count > _LONGEST_TEXT:
+            return f"[{vector.count} bytes]"
         return vector.items(np.uint8).tobytes().decode("utf-8", "backslashreplace")
 
 

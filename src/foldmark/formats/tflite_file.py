@@ -43,6 +43,7 @@ _TYPES: Mapping[int, str] = {
 }
 _NOT_NUMBERS = {5: "strings", 13: "resources", 14: "variants"}
 _BLOCKWISE = 2
+_MOST_BUFFERS = 1 << 17
 # A tensor takes a place in its subgraph's list, and a table that points to its fields.
 _LEAST_TENSOR = 8
 
@@ -52,10 +53,18 @@ def read_tflite(path: Path) -> Artefact:
 
     Raises:
         TruncatedFile, HostileFile: tables or buffers outside the file.
-        NotSupported: a type of tensor without a reader.
+        NotSupported: a type of tensor without a reader, or very many buffers.
     """
     source = FileBytes(path)
     model = root(source)
+    listed = model.vector(4, 4)
+    if listed is not None and listed.count > _MOST_BUFFERS:
+        raise NotSupported(
+            "not supported: a TFLite model of so many buffers",
+            where=str(path),
+            got=str(listed.count),
+            expected=f"at most {_MOST_BUFFERS}, for what points to them is held in memory",
+        )
     buffers = list(model.tables(4))
     tensors: list[StoredTensor] = []
     activations: list[StoredActivation] = []
