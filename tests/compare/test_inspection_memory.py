@@ -16,7 +16,7 @@ from tests.formats.seeds import seed_files, write_files
 from foldmark.compare import survey as survey_module
 from foldmark.compare.inspection import inspect_artefact, inspect_tensor
 from foldmark.errors import HostileFile, NotSupported
-from foldmark.formats import coreml_file, flatbuffer, gguf_file, tflite_file
+from foldmark.formats import coreml_file, flatbuffer, gguf_file, openvino_file, tflite_file
 from foldmark.formats.opening import open_artefact
 from foldmark.formats.stored import StoredTensor
 
@@ -287,3 +287,36 @@ def test_long_texts_of_tflite_are_passed_over(
     whole = open_artefact(path).tensors[0].name
     monkeypatch.setattr(flatbuffer, "_LONGEST_TEXT", len(whole) - 1)
     assert open_artefact(path).tensors[0].name == f"[{len(whole)} bytes]"
+
+
+@pytest.mark.parametrize("item", [b"[],", b'"ab",', b"300,", b"{},"])
+def test_a_header_of_many_small_parts(item: bytes, tmp_path: Path) -> None:
+    """Each would be an object: the header's length says little about the memory that it takes."""
+    header = b'{"a":[' + item * 2_000_000 + b"0]}"
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    tracemalloc.start()
+    with pytest.raises(HostileFile, match="more parts than an honest one"):
+        open_artefact(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * len(header)
+
+
+def test_more_tensors_of_gguf_than_are_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_files(tmp_path, seed_files("GGUF"))
+    count = len(open_artefact(path).tensors)
+    monkeypatch.setattr(gguf_file, "_MOST_TENSORS", count - 1)
+    with pytest.raises(NotSupported, match=f"so many tensors; got {count}"):
+        open_artefact(path)
+
+
+def test_more_layers_than_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_files(tmp_path, seed_files("OpenVINO IR"))
+    monkeypatch.setattr(openvino_file, "_MOST_ELEMENTS", 8 + 7)  # its layers and edges
+    assert open_artefact(path).tensors
+    monkeypatch.setattr(openvino_file, "_MOST_ELEMENTS", 8 + 6)
+    with pytest.raises(NotSupported, match="so many layers and edges"):
+        open_artefact(path)

@@ -47,6 +47,8 @@ _LONGEST_TEXT = 1 << 16
 # Pairs and tensors are held in memory, so the two together may take so many bytes; arrays and long
 # texts are passed over.
 _LONGEST_HEADER = 1 << 25
+# What a pair takes in memory beside its text, and how many tensors, which take kilobytes each.
+_A_PAIR, _MOST_TENSORS = 100, 1 << 16
 # metadata type -> bytes of a value; strings and arrays stand apart
 _FIXED_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _FIXED_DTYPES = {
@@ -96,7 +98,7 @@ class _Header(Cursor):
         Raises:
             NotSupported: where all of them take too much.
         """
-        self.held += nbytes + _LEAST_PAIR
+        self.held += nbytes + _A_PAIR
         if self.held > _LONGEST_HEADER:
             raise NotSupported(
                 "not supported: a GGUF file with so many names and values",
@@ -124,6 +126,14 @@ def read_gguf(path: Path) -> Artefact:
         )
     tensors, pairs = cursor.unsigned(8, "tensor count"), cursor.unsigned(8, "pair count")
     _refuse_count(cursor, tensors * _LEAST_TENSOR + pairs * _LEAST_PAIR, "tensors and pairs")
+    if tensors > _MOST_TENSORS:
+        raise NotSupported(
+            "not supported: a GGUF file of so many tensors",
+            where=str(path),
+            got=str(tensors),
+            expected=f"at most {_MOST_TENSORS}, for what they are is held in memory",
+            todo="split the file with gguf-split",
+        )
     metadata = _read_pairs(cursor, pairs)
     entries = [_read_entry(cursor) for _ in range(tensors)]
     alignment = _alignment(metadata, str(path))

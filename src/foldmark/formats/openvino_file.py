@@ -26,7 +26,8 @@ from foldmark.formats.values import Array, Layout
 
 __all__ = ["read_openvino"]
 
-_LONGEST_XML = 1 << 28
+# What is held in memory: the length of the description, and its layers and edges.
+_LONGEST_XML, _MOST_ELEMENTS = 1 << 28, 400_000
 _CHUNK = 1 << 16
 # element type -> number format
 _TYPES: Mapping[str, str] = {
@@ -71,10 +72,18 @@ class _Network:
     users: dict[str, list[str]] = field(default_factory=dict)
     makers: dict[tuple[str, str], str] = field(default_factory=dict)
     root: str = ""
+    held: int = 0
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         """Take one XML element."""
         self.root = self.root or tag
+        self.held += tag in ("layer", "edge")
+        if self.held > _MOST_ELEMENTS:
+            raise NotSupported(
+                "not supported: a description of so many layers and edges",
+                where=self.where,
+                expected=f"at most {_MOST_ELEMENTS}, for they are held in memory",
+            )
         if tag == "layer":
             layer = _Layer(
                 attributes.get("id", ""), attributes.get("name", ""), attributes.get("type", "")

@@ -35,6 +35,8 @@ __all__ = ["SCHEMES", "read_safetensors", "read_sharded", "settle"]
 # No honest header comes near: the largest published models stay below a tenth of it.
 _LONGEST_HEADER = 1 << 25
 _LONGEST_CONFIG = 1 << 22
+# Tables, lists and their items in such a header, eight for an array: each takes memory of its own.
+_MOST_PARTS = 2_000_000
 _MOST_AXES = 8
 _DTYPES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "U16": "uint16",
@@ -157,6 +159,14 @@ def _parse(text: bytes, where: str) -> dict[str, Any]:
             raise HostileFile("a name stands twice in the header", where=where)
         return table
 
+    parts = sum(map(text.count, (b"{", b"[", b",")))
+    if parts > _MOST_PARTS:
+        raise HostileFile(
+            "the header has more parts than an honest one of its length",
+            where=where,
+            got=f"{parts} tables, lists and items",
+            expected=f"at most {_MOST_PARTS}",
+        )
     try:
         parsed = json.loads(text.decode("utf-8"), object_pairs_hook=no_twice)
     except (ValueError, RecursionError) as fault:
