@@ -227,9 +227,9 @@ def test_packed_zero_points_are_read_in_parts(
     graph = helper.make_graph([node], "g", ends[:1], ends[1:], stored)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=opsets), tmp_path / "m.onnx")
+    asked = watch_short_pieces(monkeypatch, elements=512)
     (tensor,) = open_artefact(tmp_path / "m.onnx").tensors
     nibbles = np.stack([zeros & 15, zeros >> 4], axis=-1).reshape(rows, -1)
-    asked = watch_short_pieces(monkeypatch, elements=512)
     for first in range(0, rows, 2):
         assert np.array_equal(tensor.rows(first, first + 2).zero_point, nibbles[first : first + 2])
     assert 0 < max(asked) <= 512
