@@ -1,7 +1,6 @@
 """Calibrations on disk: JSON that can be read, merged and reused."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from foldmark.calibrate.histogram import Histogram
 from foldmark.calibrate.observers import Observer, Range
 from foldmark.calibrate.statistics import Channels, Detail, Statistics
 from foldmark.errors import FileUnreadable, FormatNotRecognised, TruncatedFile
+from foldmark.formats.whole_file import write_whole
 
 __all__ = ["SCHEMA", "load_calibration", "save_calibration"]
 
@@ -40,16 +40,12 @@ def save_calibration(calibration: Calibration, path: Path, observer: Observer) -
             for name, each in calibration.tensors.items()
         },
     }
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(json.dumps(document) + "\n", encoding="utf-8")
-        beside.replace(path)
+        write_whole(json.dumps(document) + "\n", path)
     except OSError as error:
         raise FileUnreadable(
             "can't be written", where=str(path), got=(error.strerror or "").lower()
         ) from None
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def load_calibration(path: Path) -> Calibration:

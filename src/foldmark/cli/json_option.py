@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from foldmark.errors import FileUnreadable, OutputExists
+from foldmark.formats.whole_file import write_whole
 
 __all__ = ["JSON_HELP", "check_json", "write_json"]
 
@@ -68,18 +69,8 @@ def write_json(document: dict[str, Any], target: str) -> None:
         if path.exists() and not path.is_file():
             path.write_text(content, encoding="utf-8")
         else:
-            _write_whole(content, path)
+            write_whole(content, path)
     except OSError as error:
         raise FileUnreadable(
             "can't be written", where=target, got=(error.strerror or str(error)).lower()
         ) from None
-
-
-def _write_whole(content: str, path: Path) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(content, encoding="utf-8")
-        beside.replace(path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise

@@ -1,13 +1,13 @@
 """The repairs that an account suggested, kept beside the trial it was taken of."""
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from foldmark.errors import FoldmarkError
+from foldmark.formats.whole_file import write_whole
 from foldmark.recipes.recipe import Override, Recipe, TensorCodes, TensorRange
 from foldmark.recipes.recipe_file import parse_recipe, recipe_text
 from foldmark.tuning.repairs import Repair, repaired
@@ -34,12 +34,7 @@ def kept_repairs(trial: Trial, find: Callable[[], tuple[Repair, ...]]) -> tuple[
 
 def _write(path: Path, repairs: tuple[Repair, ...]) -> None:
     document = {"schema": SCHEMA, "repairs": [_document(each) for each in repairs]}
-    beside = path.with_suffix(f".{os.getpid()}")
-    try:
-        beside.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_whole(json.dumps(document, indent=2) + "\n", path)
 
 
 def _document(repair: Repair) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ import onnxruntime
 import foldmark
 from foldmark.errors import FoldmarkError, InvalidRecipe, NothingQuantized, NotSupported
 from foldmark.formats.onnx_file import model_files
+from foldmark.formats.whole_file import write_whole
 from foldmark.proof.quality import ScoreFunction, measure_quality
 from foldmark.proof.verify import drop_of
 from foldmark.recipes.quantize import quantize_model
@@ -206,12 +206,7 @@ class Bench:
 
     def _write(self, path: Path, trial: Trial) -> None:
         document = asdict(trial) | {"schema": SCHEMA, "recipe": recipe_text(trial.recipe)}
-        beside = path.with_suffix(f".{os.getpid()}")
-        try:
-            beside.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
+        write_whole(json.dumps(document, indent=2) + "\n", path)
 
     def _read(self, path: Path) -> Trial | None:
         """Return a kept trial; None for a damaged one, which is then measured again."""
