@@ -40,12 +40,13 @@ def text(account: Account, recipe: Recipe, source: Path, output: Path) -> str:
 
 def document(account: Account, recipe: Recipe, source: Path, output: Path) -> dict[str, Any]:
     """Return the whole report, every operator by name, as schema `foldmark.quantize/1`."""
+    files = model_files(output)
     return {
         "schema": "foldmark.quantize/1",
         "float_model": str(source),
         "float_bytes": _size(source),
-        "files": [str(each) for each in model_files(output)],
-        "bytes": _size(output),
+        "files": [str(each) for each in files],
+        "bytes": sum(each.stat().st_size for each in files),
         "recipe": recipe_text(recipe),
         "quantized": [asdict(each) for each in account.done],
         "left_in_float": [asdict(each) for each in account.left],

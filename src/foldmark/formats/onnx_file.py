@@ -20,7 +20,7 @@ from foldmark.formats.onnx_tensor import (
     model_tensors,
 )
 
-__all__ = ["ModelSource", "model_files", "read_in_place", "read_mapped", "read_model"]
+__all__ = ["ModelSource", "files_of", "model_files", "read_in_place", "read_mapped", "read_model"]
 
 ModelSource: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -116,7 +116,12 @@ def model_files(path: Path) -> tuple[Path, ...]:
     Raises:
         FileUnreadable, FormatNotRecognised, TruncatedFile, HostileFile: as `read_model`.
     """
-    tensors = model_tensors(read_mapped(path))
+    return files_of(read_mapped(path), path)
+
+
+def files_of(model: onnx.ModelProto, path: Path) -> tuple[Path, ...]:
+    """Return the files of a model that `read_mapped` read at a path, as `model_files` does."""
+    tensors = model_tensors(model)
     places = {external_entries(each)["location"] for each in tensors if is_external(each)}
     return (path, *sorted(map(Path, places - {str(path.resolve())})))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto
 
-from foldmark.formats.onnx_file import model_files, read_mapped
+from foldmark.formats.onnx_file import files_of, read_mapped
 from foldmark.runtimes.profile import all_graphs, all_nodes
 
 __all__ = ["Bytes", "KeptFloat", "Role", "SizeAccount", "account_of"]
@@ -119,8 +119,8 @@ Use = tuple[onnx.NodeProto, int]
 
 def account_of(path: Path) -> SizeAccount:
     """Account for the bytes of the model at `path` and of the files that hold weights of it."""
-    total = sum(each.stat().st_size for each in model_files(path))
     model = read_mapped(path)
+    total = sum(each.stat().st_size for each in files_of(model, path))
     uses = _uses(model)
     scales = _applied_scales(model)
     sizes: dict[Role, int] = defaultdict(int)
