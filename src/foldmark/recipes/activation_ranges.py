@@ -44,14 +44,14 @@ def ranges_for(
     observer = _observer(work.recipe.observer, work.recipe.activations)
     if not tensors:
         return {}, ()
-    if isinstance(work.ranges, Calibration) and MethodName.HADAMARD in work.recipe.methods:
+    if work.ranges is not None and MethodName.HADAMARD in work.recipe.methods:
         raise InvalidRecipe(
             "a rotation changes the ranges of what it rotates",
             where=f"recipe {work.recipe.name!r}",
             todo="give --data instead of --ranges",
         )
     settled = _settled(work.recipe, tensors)
-    if isinstance(work.ranges, Calibration):
+    if work.ranges is not None:
         return _chosen(work.ranges, observer, activations) | settled, work.ranges.unseen
     found = calibrate(
         model,

@@ -33,7 +33,7 @@ from foldmark.runtimes.batches import DataLike, open_data
 from foldmark.surgery.account import Account, Quantized
 from foldmark.surgery.activations import ActivationScheme, plan_pairs
 from foldmark.surgery.ahead import Ahead
-from foldmark.surgery.choice import Choice, Selection
+from foldmark.surgery.choice import Selection
 from foldmark.surgery.dynamic import quantize_dynamic
 from foldmark.surgery.editor import Editor
 from foldmark.surgery.half import find_hazards, float_values, to_half
@@ -86,8 +86,7 @@ def quantize_model(
     read = read_mapped(model)
     refuse_quantized(read, "the model" if isinstance(model, onnx.ModelProto) else str(model))
     samples = None if data is None else open_data(data, read).without_labels()
-    exclude = (*recipe.exclude, *(o.match for o in recipe.overrides if o.keep_float))
-    selection = Selection(Choice(recipe.operators, recipe.include, exclude))
+    selection = Selection(recipe.choice())
     work = Work(read, recipe, samples, ranges, Account(), selection, batch_size, progress)
     made = _FOLLOW[recipe.mode](work)
     _check(work)

@@ -9,6 +9,7 @@ from foldmark.calibrate.observers import Observer
 from foldmark.errors import InvalidRecipe
 from foldmark.methods.outliers import THRESHOLD
 from foldmark.surgery.activations import ActivationCodes
+from foldmark.surgery.choice import Choice
 
 __all__ = ["Form", "MethodName", "Mode", "Override", "Recipe", "TensorCodes", "TensorRange"]
 
@@ -227,3 +228,8 @@ class Recipe:
                 raise InvalidRecipe(
                     "not a regular expression", where=f"pattern {pattern!r}", got=str(error)
                 ) from None
+
+    def choice(self) -> Choice:
+        """Return which operators get codes, those out that a rule keeps in float."""
+        kept = (each.match for each in self.overrides if each.keep_float)
+        return Choice(self.operators, self.include, (*self.exclude, *kept))

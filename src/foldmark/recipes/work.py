@@ -1,12 +1,11 @@
 """What one quantization hands on from step to step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import onnx
 
 from foldmark.calibrate.calibration import Calibration
-from foldmark.calibrate.observers import Range
 from foldmark.errors import NoData
 from foldmark.methods.hessian import Inputs
 from foldmark.recipes.evidence import Evidence, observe_inputs, observe_layers
@@ -31,7 +30,7 @@ class Work:
     model: onnx.ModelProto
     recipe: Recipe
     data: Data | None
-    ranges: Mapping[str, Range] | Calibration | None
+    ranges: Calibration | None
     account: Account
     selection: Selection
     batch_size: int

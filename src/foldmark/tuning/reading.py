@@ -2,18 +2,19 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 
 import onnx
 
-from foldmark.recipes.recipe import Mode, Recipe
+from foldmark.recipes.recipe import Mode, Override, Recipe
 from foldmark.surgery.account import Account
 from foldmark.surgery.activations import Plan, plan_pairs
-from foldmark.surgery.choice import Choice, Selection
+from foldmark.surgery.choice import Selection
 from foldmark.surgery.editor import Editor, consumers, node_name
 from foldmark.surgery.prepare import prepared_for_pairs
 from foldmark.surgery.products import Product, find_product
 
-__all__ = ["Reading", "escaped", "own_name", "touching"]
+__all__ = ["Reading", "only", "own_name", "touching"]
 
 
 class Reading:
@@ -33,10 +34,8 @@ class Reading:
 
     def _selection(self, in_float: str = "") -> Selection:
         recipe = self._recipe
-        patterns = (each.match for each in recipe.overrides if each.keep_float)
-        more = (f"^{escaped(in_float)}$",) if in_float else ()
-        exclude = (*recipe.exclude, *patterns, *more)
-        return Selection(Choice(recipe.operators, recipe.include, exclude))
+        more = (Override(only(in_float), keep_float=True),) if in_float else ()
+        return Selection(replace(recipe, overrides=(*recipe.overrides, *more)).choice())
 
     def _planned(self, in_float: str = "") -> list[Plan]:
         return plan_pairs(self._editor, Account(), self._selection(in_float))
@@ -131,6 +130,7 @@ def touching(model: onnx.ModelProto) -> dict[str, list[str]]:
     return near
 
 
-def escaped(name: str) -> str:
+def only(name: str) -> str:
     """Return a pattern that matches a node's name and nothing else."""
-    return "".join(c if c.isalnum() or c in "_/" else f"\\{c}" for c in name)
+    escaped = "".join(c if c.isalnum() or c in "_/" else f"\\{c}" for c in name)
+    return f"^{escaped}$"

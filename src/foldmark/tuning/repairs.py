@@ -12,7 +12,7 @@ from foldmark.report.explain import explain
 from foldmark.runtimes.batches import Data
 from foldmark.surgery.activations import ActivationCodes
 from foldmark.tuning.costs import Costs, measure_costs
-from foldmark.tuning.reading import Reading, escaped, own_name
+from foldmark.tuning.reading import Reading, only, own_name
 from foldmark.tuning.trial import Bench, Trial
 
 __all__ = ["Repair", "explained_samples", "find_repairs", "repaired"]
@@ -140,7 +140,7 @@ def _in_float(
                     name,
                     saving / total,
                     costs.in_float(name),
-                    Override(f"^{escaped(name)}$", keep_float=True),
+                    Override(only(name), keep_float=True),
                     frozenset({name}),
                 )
             )

@@ -13,7 +13,7 @@ from foldmark.runtimes.profile import NodeRun, all_nodes
 from foldmark.surgery.editor import Editor
 from foldmark.surgery.products import Product, find_product
 from foldmark.tuning.costs import owner
-from foldmark.tuning.reading import escaped, touching
+from foldmark.tuning.reading import only, touching
 from foldmark.tuning.repairs import Repair, repaired
 from foldmark.tuning.trial import Bench, Trial
 
@@ -92,7 +92,7 @@ def in_float(recipe: Recipe, names: Sequence[str]) -> Recipe:
             name,
             0.0,
             0.0,
-            Override(f"^{escaped(name)}$", keep_float=True),
+            Override(only(name), keep_float=True),
             frozenset({name}),
         )
         for name in names
