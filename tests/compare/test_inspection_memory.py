@@ -23,13 +23,19 @@ from foldmark.formats.stored import StoredTensor
 RNG = np.random.default_rng(20269)
 
 
+def stored(arrays: dict[str, np.ndarray], path: Path) -> StoredTensor:
+    """Save arrays that make one weight, and open it."""
+    save_file(arrays, path)
+    (tensor,) = open_artefact(path).tensors
+    return tensor
+
+
 def tiles(path: Path) -> StoredTensor:
     arrays = {
         "l.weight": RNG.integers(-127, 128, (40, 2048)).astype(np.int8),
         "l.weight_scale": RNG.uniform(0.5, 1, (3, 16)).astype(np.float32),
     }
-    save_file(arrays, path)
-    (tensor,) = open_artefact(path).tensors
+    tensor = stored(arrays, path)
     assert tensor.layout.granularity(tensor.shape) == "tiles of 16 x 128"
     return tensor
 
@@ -40,9 +46,7 @@ def wide_gptq(path: Path) -> StoredTensor:
         "l.qzeros": RNG.integers(-(2**31), 2**31, (2, 32)).astype(np.int32),
         "l.scales": RNG.uniform(0.5, 1, (2, 256)).astype(np.float16),
     }
-    save_file(arrays, path)
-    (tensor,) = open_artefact(path).tensors
-    return tensor
+    return stored(arrays, path)
 
 
 def wide_awq(path: Path) -> StoredTensor:
@@ -51,9 +55,7 @@ def wide_awq(path: Path) -> StoredTensor:
         "l.qzeros": RNG.integers(-(2**31), 2**31, (2, 32)).astype(np.int32),
         "l.scales": RNG.uniform(0.5, 1, (2, 256)).astype(np.float16),
     }
-    save_file(arrays, path)
-    (tensor,) = open_artefact(path).tensors
-    return tensor
+    return stored(arrays, path)
 
 
 def gptq_in_activation_order(path: Path) -> StoredTensor:
@@ -63,9 +65,7 @@ def gptq_in_activation_order(path: Path) -> StoredTensor:
         "l.scales": RNG.uniform(0.5, 1, (4, 24)).astype(np.float16),
         "l.g_idx": RNG.permutation(np.arange(512) // 128).astype(np.int32),
     }
-    save_file(arrays, path)
-    (tensor,) = open_artefact(path).tensors
-    return tensor
+    return stored(arrays, path)
 
 
 @pytest.mark.parametrize("make", [wide_gptq, wide_awq, gptq_in_activation_order])
@@ -99,9 +99,7 @@ def long_nf4(path: Path, block: int = 64) -> StoredTensor:
         "l.weight.quant_map": np.linspace(-1, 1, 16, dtype=np.float32),
         "l.weight.quant_state.bitsandbytes__nf4": np.frombuffer(state, np.uint8),
     }
-    save_file(arrays, path)
-    (tensor,) = open_artefact(path).tensors
-    return tensor
+    return stored(arrays, path)
 
 
 def long_nf4_in_one_block(path: Path) -> StoredTensor:
